@@ -1,0 +1,3 @@
+"""The version of the package, alone in a file so that the build can read it without imports."""
+
+__version__ = "0.1.0"
