@@ -6,6 +6,8 @@ Names load on first use: importing this package starts no compiler, opens no dev
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import Any
 
 from ._version import __version__
@@ -24,7 +26,8 @@ _HOME = {
     "runner": ("Result", "Runner"),
     "choose": ("detect_arch",),
     "rules": ("check",),
-    "verify": ("compare", "reference", "verify"),
+    "reference": ("reference",),
+    "verify": ("compare", "verify"),
     "errors": (
         "ArrayError", "CompileError", "ConfigError", "EnvError", "GconvError", "GconvSyntaxError", "LaunchError", "NoKernelError",
         "ProblemError", "RuleError", "StoreError", "TraceError", "UsageError", "VerifyError",
@@ -46,3 +49,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+class _Package(ModuleType):
+    """Keeps public names that are also module names (problem, kernel, verify) from being replaced by the modules."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _WHERE and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
