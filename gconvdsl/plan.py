@@ -1,0 +1,82 @@
+"""What a lowering hands to a backend: launches, the argument block, and the workspace.
+
+The argument block is the C struct ``gconv::ConvArgs`` of backends/include/gconv/args.hpp, packed here with the same layout.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field, replace
+from typing import Mapping, Sequence
+
+__all__ = ["ConvArgs", "Launch", "MAX_OPERANDS", "Plan", "TensorView", "three"]
+
+MAX_OPERANDS = 8
+_VIEW = "6q"
+_LAYOUT = struct.Struct(f"<4P{MAX_OPERANDS}P{_VIEW}{_VIEW}{_VIEW}{MAX_OPERANDS}f2i3i3i3ii".replace("P", "Q"))
+
+
+@dataclass(frozen=True)
+class TensorView:
+    """Element strides of a tensor: ``n`` image or output channel, ``g`` group, ``s`` spatial (d, h, w), ``c`` channel."""
+
+    n: int
+    g: int
+    s: tuple[int, int, int]
+    c: int
+
+    def flat(self) -> tuple[int, ...]:
+        return self.n, self.g, *self.s, self.c
+
+
+def three(values: Sequence[int], missing: int) -> tuple[int, int, int]:
+    """1 to 3 per-axis values as (d, h, w), absent leading axes filled with ``missing``."""
+    return tuple([missing] * (3 - len(values)) + list(values))  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class ConvArgs:
+    """The argument block without its pointers; `pack` adds them."""
+
+    xv: TensorView
+    wv: TensorView
+    yv: TensorView
+    N: int
+    G: int
+    input: tuple[int, int, int]
+    output: tuple[int, int, int]
+    pad: tuple[int, int, int]
+    splits: int = 1
+
+    def pack(self, x: int, w: int, y: int, workspace: int = 0, operands: Mapping[int, int] | None = None,
+             scalars: Mapping[int, float] | None = None) -> bytes:
+        """The bytes of ``gconv::ConvArgs``; addresses are ints, ``operands`` and ``scalars`` are keyed by operand index."""
+        pointers = [(operands or {}).get(i, 0) for i in range(MAX_OPERANDS)]
+        numbers = [(scalars or {}).get(i, 0.0) for i in range(MAX_OPERANDS)]
+        return _LAYOUT.pack(x, w, y, workspace, *pointers, *self.xv.flat(), *self.wv.flat(), *self.yv.flat(), *numbers,
+                            self.N, self.G, *self.input, *self.output, *self.pad, self.splits)
+
+    def with_views(self, **views: TensorView) -> ConvArgs:
+        """A copy with other strides, for arrays that are not contiguous."""
+        return replace(self, **views)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch. ``grid`` and ``block`` count blocks and threads (GPU-like targets); ``tasks`` counts calls (cpu)."""
+
+    kernel: str
+    grid: tuple[int, int, int] = (1, 1, 1)
+    block: int = 1
+    shared: int = 0
+    tasks: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Launches in order on one stream, the argument block they share, and the bytes of scratch memory they need."""
+
+    launches: tuple[Launch, ...]
+    args: ConvArgs
+    workspace: int = 0
+    notes: tuple[str, ...] = field(default=())
