@@ -20,11 +20,13 @@ class Entry(NamedTuple):
 
 CATALOGUE: dict[str, Entry] = {
     # --- problem: a convolution that cannot exist (problem.py, problem_text.py)
-    "problem.size": Entry("{field} = {value} is not a positive whole number.", "Give {field} a whole number of at least {limit}."),
+    "problem.size": Entry("{field} = {value} is not a whole number of at least {limit}.", "Give {field} a whole number, {limit} or more."),
     "problem.groups": Entry("{field} = {value} cannot be split into G = {G} equal groups.",
                             "{field} counts channels over all groups: make it a multiple of G."),
     "problem.rank": Entry("{field} = {value} names {count} axes, but the input has {ndim}.",
                           "Give one number for all axes, or one for each of the {ndim} spatial axes."),
+    "problem.ndim": Entry("{field} = {value} names {count} axes; a problem has 1 to 3.", "Give one size for each spatial axis."),
+    "problem.decorator": Entry("@gconv.problem was put on {got}, which is not a class.", "Write the fields in a class body: class res4: N, C, K = 8, 64, 64 ..."),
     "problem.filter": Entry("The filter reaches over {reach} points along axis {axis}, longer than the padded input of {padded}.",
                             "Enlarge the input or the padding, or make the filter or dilation smaller."),
     "problem.dtype": Entry("{field} = {value!r} is not a dtype that is supported here.", "Use one of: {allowed}."),
