@@ -9,11 +9,11 @@ import struct
 from dataclasses import dataclass, field, replace
 from typing import Mapping, Sequence
 
-__all__ = ["ConvArgs", "Launch", "MAX_OPERANDS", "Plan", "TensorView", "three"]
+__all__ = ["ConvArgs", "Launch", "MAX_OPERANDS", "Plan", "TensorView", "fast_divisor", "three"]
 
 MAX_OPERANDS = 8
 _VIEW = "6q"
-_LAYOUT = struct.Struct(f"<4P{MAX_OPERANDS}P{_VIEW}{_VIEW}{_VIEW}{MAX_OPERANDS}f2i3i3i3ii".replace("P", "Q"))
+_LAYOUT = struct.Struct(f"<4P{MAX_OPERANDS}P{_VIEW}{_VIEW}{_VIEW}{MAX_OPERANDS}f2i3i3i3ii8I".replace("P", "Q"))
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,19 @@ class TensorView:
 def three(values: Sequence[int], missing: int) -> tuple[int, int, int]:
     """1 to 3 per-axis values as (d, h, w), absent leading axes filled with ``missing``."""
     return tuple([missing] * (3 - len(values)) + list(values))  # type: ignore[return-value]
+
+
+def fast_divisor(d: int) -> tuple[int, int]:
+    """(mul, shift) with ``n // d == (n * mul >> 32) >> shift`` for 0 <= n < 2**31; (0, 0) stands for d = 1.
+
+    Round-up method of Granlund and Montgomery, Division by Invariant Integers using Multiplication (1994), for 31-bit n.
+    Divisors of 2**31 and more are given as d = 2**31 (n // d is 0 for every n in range).
+    """
+    d = min(d, 1 << 31)
+    if d == 1:
+        return 0, 0
+    bits = (d - 1).bit_length()
+    return -(-(1 << (31 + bits)) // d), bits - 1
 
 
 @dataclass(frozen=True)
@@ -54,7 +67,11 @@ class ConvArgs:
         pointers = [(operands or {}).get(i, 0) for i in range(MAX_OPERANDS)]
         numbers = [(scalars or {}).get(i, 0.0) for i in range(MAX_OPERANDS)]
         return _LAYOUT.pack(x, w, y, workspace, *pointers, *self.xv.flat(), *self.wv.flat(), *self.yv.flat(), *numbers,
-                            self.N, self.G, *self.input, *self.output, *self.pad, self.splits)
+                            self.N, self.G, *self.input, *self.output, *self.pad, self.splits, *self._divisors())
+
+    def _divisors(self) -> list[int]:
+        image = self.output[0] * self.output[1] * self.output[2]
+        return [part for d in (*self.output, image) for part in fast_divisor(d)]
 
     def with_views(self, **views: TensorView) -> ConvArgs:
         """A copy with other strides, for arrays that are not contiguous."""

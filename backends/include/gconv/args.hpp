@@ -15,6 +15,12 @@ struct TensorView {
   long long c;
 };
 
+// n / d == (high 32 bits of n * mul) >> shift for 0 <= n < 2^31; d == 1 is mul == 0.
+struct FastDivisor {
+  unsigned mul;
+  unsigned shift;
+};
+
 struct ConvArgs {
   void* x;                           // (N, in[0..2], G, Cg) by xv
   void* w;                           // (G, Kg, filter[0..2], Cg) by wv
@@ -31,6 +37,8 @@ struct ConvArgs {
   int out[3];
   int pad[3];  // low padding per axis; the high side follows from in, out, filter, stride, dilation
   int splits;  // split_k pieces, or the fixed chunks of a bwd_weight reduction
+  FastDivisor out_div[3];  // by out[d, h, w]
+  FastDivisor image_div;   // by the product of out
 };
 
 }  // namespace gconv
