@@ -61,6 +61,8 @@ CATALOGUE: dict[str, Entry] = {
     "trace.condition": Entry("A comparison can only be the condition of where, and a condition only a comparison; see {function}.",
                              "Write where(a < b, c, d)."),
     "trace.params": Entry("{field} = {value!r} is not {expected}.", "{hint}"),
+    "trace.name": Entry("{name!r} cannot be the name of {what}: {reason}.", "Choose another name."),
+    "trace.directions": Entry("A kernel with {declared} cannot also be for {value!r}.", "{hint}"),
     "trace.const": Entry("{value!r} cannot be a constant in a kernel expression.", "Use a finite int or float."),
     "trace.terms": Entry("The expression has {count} terms, more than the limit of {limit}.", "Split the kernel, or simplify the expression."),
     "trace.source": Entry("The body of {name!r} failed while it was traced: {reason}.", ""),

@@ -173,7 +173,8 @@ class Expr:
         def leaf(node: Expr) -> str:
             return _float_literal(float(node.value)) if node.op == "const" else names[node._leaf]  # type: ignore[arg-type]
 
-        speller, lines, uses = _Speller(leaf, _cpp_call), [], self._uses()
+        lines: list[str] = []
+        speller, uses = _Speller(leaf, _cpp_call), self._uses()
         for node in self.nodes():
             text, level = speller.spell(node)
             if node.args and node is not self and (uses[node.digest] > 1 or len(text) > _LINE):
@@ -313,5 +314,5 @@ def _cpp_call(node: Expr, args: list[str]) -> str:
 
 
 def _float_literal(value: float) -> str:
-    text = repr(float(np.float32(value))) if np.float32(value) == value else str(np.float32(value))
+    text = str(np.float32(value))                # the shortest decimal that reads back as this float32
     return text + ("f" if "." in text or "e" in text else ".0f")
