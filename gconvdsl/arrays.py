@@ -1,0 +1,330 @@
+"""Arrays in and out: NumPy arrays and torch CPU tensors, taken by shape and strides, without copies where strides allow.
+
+A `Bound` is an array fitted to one tensor of a `ConvProblem`. NumPy arrays have the split or the fused shape of the problem's
+layout; torch tensors are logical NC<spatial> in any strides and are recognised by their methods, so torch is never imported here.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from typing import Any, Sequence
+
+import numpy as np
+
+from .dtypes import DTYPES, dtype_of
+from .errors import error
+from .plan import TensorView
+from .problem import ConvProblem
+from .spec import ConvParams
+
+__all__ = [
+    "Bound", "argument_names", "as_numpy", "bind", "bind_inputs", "bind_out", "check_declared", "compact", "copy_out", "infer_problem",
+    "is_torch", "kernel_problem", "to_caller", "unit_strides_match",
+]
+
+_OUTER = {"x": "n", "w": "k", "y": "n"}
+_CHANNEL = {"x": "c", "w": "c", "y": "k"}
+_ARGUMENTS = {"forward": ("x", "w"), "bwd_data": ("dy", "w"), "bwd_weight": ("x", "dy")}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An array fitted to a tensor: ``axes`` names its axes in order, ``view`` holds its element strides, ``torch`` its origin."""
+
+    array: np.ndarray
+    axes: str
+    view: TensorView
+    torch: bool = False
+
+    @property
+    def address(self) -> int:
+        """The address of the element at index 0 of every axis."""
+        return int(self.array.__array_interface__["data"][0])
+
+
+def argument_names(direction: str) -> tuple[str, str]:
+    """The names of the two arrays a direction takes: (x, w), (dy, w) or (x, dy)."""
+    return _ARGUMENTS[direction]
+
+
+def is_torch(value: Any) -> bool:
+    """Whether ``value`` is a torch tensor, told without importing torch."""
+    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "data_ptr")
+
+
+def as_numpy(value: Any, name: str) -> tuple[np.ndarray, bool]:
+    """The array behind ``value`` without a copy, and whether it came from torch."""
+    if is_torch(value):
+        return _from_torch(value, name), True
+    if type(value) is np.ndarray:
+        return value, False
+    if isinstance(value, np.ma.MaskedArray):
+        raise error("array.kind", name=name, got="a masked array, whose mask would be lost")
+    if isinstance(value, np.ndarray):
+        return value.view(np.ndarray), False
+    raise error("array.kind", name=name, got=f"a {type(value).__qualname__}")
+
+
+def _from_torch(tensor: Any, name: str) -> np.ndarray:
+    if tensor.device.type != "cpu":
+        raise error("array.device", name=name, got=str(tensor.device), target="cpu", expected="tensors on the CPU")
+    if tensor.layout != sys.modules["torch"].strided:
+        raise error("array.kind", name=name, got=f"a torch tensor with layout {tensor.layout}")
+    tensor = tensor.detach()
+    if str(tensor.dtype) == "torch.bfloat16":
+        return tensor.view(sys.modules["torch"].int16).numpy().view(DTYPES["bf16"].numpy)
+    return tensor.resolve_conj().resolve_neg().numpy()
+
+
+def to_caller(bound: Bound) -> Any:
+    """The array as the caller's kind: NumPy, or a torch tensor that shares its memory."""
+    if not bound.torch:
+        return bound.array
+    torch = sys.modules["torch"]
+    if bound.array.dtype == DTYPES["bf16"].numpy:
+        return torch.from_numpy(bound.array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(bound.array)
+
+
+# --- fitting an array to a tensor
+
+def _forms(problem: ConvProblem, tensor: str, torch: bool) -> dict[str, tuple[int, ...]]:
+    """Axes -> shape of every form that an array for ``tensor`` may have."""
+    if torch:
+        sizes = {"x": (problem.N, problem.C, *problem.input), "w": (problem.K, problem.Cg, *problem.filter),
+                 "y": (problem.N, problem.K, *problem.output)}
+        return {_OUTER[tensor] + _CHANNEL[tensor] + _spatial(problem.axes(tensor)): sizes[tensor]}
+    axes = problem.axes(tensor)
+    return {axes: problem.shape(tensor), axes.replace("g", ""): problem.fused_shape(tensor)}
+
+
+def _spatial(axes: str) -> str:
+    return "".join(axis for axis in axes if axis in "dhwzyx")
+
+
+def bind(problem: ConvProblem, tensor: str, value: Any, name: str, dtype: str | None = None) -> Bound:
+    """``value`` fitted to ``tensor`` ("x", "w" or "y"); copied only where its strides are not whole elements.
+
+    ``dtype`` is the dtype's name, by default the problem's. Raises array.kind, array.dtype, array.rank and array.shape.
+    """
+    array, torch = as_numpy(value, name)
+    expected = DTYPES[dtype or problem.dtype].numpy
+    if array.dtype != expected:
+        raise error("array.dtype", name=name, got=str(array.dtype), expected=expected.name)
+    axes = _match(_forms(problem, tensor, torch), array, name, problem, tensor)
+    return _bound(array, axes, problem, tensor, torch)
+
+
+def _match(forms: dict[str, tuple[int, ...]], array: np.ndarray, name: str, problem: ConvProblem, tensor: str) -> str:
+    """The axes of the form that the array has."""
+    for axes, shape in forms.items():
+        if array.shape == shape:
+            return axes
+    wanted = " or ".join(f"{shape} ({axes})" for axes, shape in forms.items())
+    if array.ndim not in map(len, forms):
+        counts = " or ".join(map(str, sorted(map(len, forms))))
+        raise error("array.rank", name=name, got=array.ndim, expected=f"this {problem.ndim}-D problem needs {counts}",
+                    hint=f"Give {name} the shape {wanted}.")
+    raise error("array.shape", name=name, got=array.shape, expected=wanted, hint=_shape_hint(problem, tensor))
+
+
+def _shape_hint(problem: ConvProblem, tensor: str) -> str:
+    if tensor == "w":
+        return f"Weights hold C/G input channels: C = {problem.C}, G = {problem.G}."
+    return f"The problem is {problem.describe()}."
+
+
+def _bound(array: np.ndarray, axes: str, problem: ConvProblem, tensor: str, torch: bool) -> Bound:
+    if not array.flags.aligned or any(s % array.itemsize for s in array.strides):
+        array = array.copy()
+    return Bound(array, axes, _view(array, axes, problem, tensor), torch)
+
+
+def _view(array: np.ndarray, axes: str, problem: ConvProblem, tensor: str) -> TensorView:
+    """Element strides; where groups are not an axis, one group's step is that of its channels together."""
+    size = array.itemsize
+    strides = {axis: s // size for axis, s in zip(axes, array.strides)}
+    if "g" not in strides:
+        within, count = ("c", problem.Cg) if tensor == "x" else ("k", problem.Kg)
+        strides["g"] = count * strides[within]
+    return problem.view(tensor, strides)
+
+
+def bind_inputs(problem: ConvProblem, a: Any, b: Any) -> tuple[Bound, Bound]:
+    """The two arrays of the problem's direction: (x, w), (dy, w) or (x, dy)."""
+    (ta, tb), (na, nb) = problem.operands, argument_names(problem.direction)
+    return bind(problem, ta, a, na), bind(problem, tb, b, nb)
+
+
+# --- outputs
+
+def bind_out(problem: ConvProblem, out: Any, first: Bound, inputs: Sequence[Bound]) -> Bound:
+    """The buffer of the result: ``out`` when given and fit to be written, otherwise a new array of the kind and form of ``first``."""
+    tensor = problem.result
+    if out is None:
+        return _new(problem, tensor, first)
+    array, torch = as_numpy(out, "out")
+    axes = _match(_forms(problem, tensor, torch), array, "out", problem, tensor)
+    expected = DTYPES[problem.out_dtype].numpy
+    reason = _unwritable(array, expected, [i.array for i in inputs])
+    if reason:
+        raise error("array.out", reason=reason, expected=f"{array.shape} and dtype {expected.name}")
+    return Bound(array, axes, _view(array, axes, problem, tensor), torch)
+
+
+def _unwritable(array: np.ndarray, expected: np.dtype, inputs: Sequence[np.ndarray]) -> str:
+    if array.dtype != expected:
+        return f"its dtype is {array.dtype}"
+    if not array.flags.writeable:
+        return "it is read-only"
+    if not array.flags.aligned or any(s % array.itemsize for s in array.strides):
+        return "its strides are not whole elements"
+    if _overlaps_itself(array):
+        return "several of its elements share memory"
+    if any(_overlaps(array, i) for i in inputs):
+        return "it shares memory with an input"
+    return ""
+
+
+def _overlaps(a: np.ndarray, b: np.ndarray) -> bool:
+    if not np.may_share_memory(a, b):
+        return False
+    try:
+        return np.shares_memory(a, b, max_work=10_000)
+    except (np.exceptions.TooHardError if hasattr(np, "exceptions") else np.TooHardError):
+        return True
+
+
+def _overlaps_itself(array: np.ndarray) -> bool:
+    """Whether two indices may reach one address: axes sorted by stride must each step over everything below them."""
+    reach = array.itemsize
+    for stride, size in sorted((abs(s), n) for s, n in zip(array.strides, array.shape) if n > 1):
+        if stride < reach:
+            return True
+        reach = stride * size
+    return False
+
+
+def _new(problem: ConvProblem, tensor: str, first: Bound) -> Bound:
+    dtype = DTYPES[problem.out_dtype].numpy
+    forms = _forms(problem, tensor, first.torch)
+    axes = next((a for a in forms if ("g" in a) == ("g" in first.axes)), next(iter(forms)))
+    shape, order = forms[axes], _memory_order(axes, first)
+    array = np.empty([shape[i] for i in order], dtype).transpose(np.argsort(order))
+    return Bound(array, axes, _view(array, axes, problem, tensor), first.torch)
+
+
+def _memory_order(axes: str, first: Bound) -> list[int]:
+    """The axes from outermost to innermost in memory: torch results follow the memory format of the first input."""
+    if first.torch and _channels_last(first):
+        return [0, *range(2, len(axes)), 1]
+    return list(range(len(axes)))
+
+
+def _channels_last(bound: Bound) -> bool:
+    strides = bound.array.strides
+    return len(strides) > 2 and strides[1] == bound.array.itemsize and bound.array.shape[1] > 1 and min(strides[2:]) > strides[1]
+
+
+# --- what a kernel needs from strides
+
+def kernel_problem(problem: ConvProblem, first: Bound) -> ConvProblem:
+    """The problem with the layout that the first array really has in memory: torch names no layout, so its strides decide."""
+    if not first.torch:
+        return problem
+    spatial = problem.axis_names
+    return problem.replace(layout=f"n{spatial}gc" if _channels_last(first) else f"ngc{spatial}")
+
+
+def unit_strides_match(view: TensorView, planned: TensorView, sizes: Sequence[int]) -> bool:
+    """Whether a kernel planned for ``planned`` may read ``view``: strides of 1 are compile-time facts, all others are not.
+
+    ``sizes`` are those of n, g, d, h, w, c; axes of size 1 are never stepped along.
+    """
+    return all(actual == 1 or size <= 1 for actual, plan, size in zip(view.flat(), planned.flat(), sizes) if plan == 1)
+
+
+def compact(bound: Bound, problem: ConvProblem, tensor: str) -> Bound:
+    """A contiguous copy in the memory order of the problem's layout, in the same axes."""
+    order = sorted(range(len(bound.axes)), key=lambda i: problem.axes(tensor).index(bound.axes[i]))
+    array = np.ascontiguousarray(bound.array.transpose(order)).transpose(np.argsort(order))
+    return replace(bound, array=array, view=_view(array, bound.axes, problem, tensor))
+
+
+def copy_out(source: Bound, target: Bound) -> None:
+    """Writes a result computed in another buffer into the caller's array."""
+    np.copyto(target.array, source.array)
+
+
+# --- a problem from arrays
+
+def infer_problem(conv: ConvParams, a: Any, b: Any, out_dtype: str | None = None) -> ConvProblem:
+    """The problem that two arrays and the declared parameters describe.
+
+    NumPy arrays are fused channels-last, x (N, <spatial>, C) and w (K, <filter>, C/G); torch tensors are x (N, C, <spatial>) and
+    w (K, C/G, <filter>). Groups come from the declaration, else from C and the weights. bwd_data takes the smallest input that
+    gives dy, as a transposed convolution does; bwd_weight cannot tell the filter from its arrays and needs a problem.
+    """
+    names = argument_names(conv.direction)
+    if conv.direction == "bwd_weight":
+        raise error("kernel.bind", kernel="conv_bwd_weight", reason="the size of the filter does not follow from x and dy",
+                    hint="Pass problem=gconv.ConvProblem(...).")
+    (first, torch), (w, w_torch) = as_numpy(a, names[0]), as_numpy(b, names[1])
+    if torch != w_torch:
+        raise error("array.kind", name=names[1], got="of another kind than " + names[0])
+    dtype = _dtype_name(first, names[0])
+    if w.dtype != first.dtype:
+        raise error("array.dtype", name=names[1], got=str(w.dtype), expected=first.dtype.name)
+    n, channels, sizes = _sizes(first, names[0], torch)
+    k, per_group, taps = _sizes(w, names[1], torch)
+    if len(taps) != len(sizes):
+        raise error("array.rank", name=names[1], got=w.ndim, expected=f"{names[0]} has {first.ndim}, and both need the same number",
+                    hint="")
+    fixed = {key: value for key, value in conv.fields().items() if key != "G"}
+    common: dict[str, Any] = dict(fixed, dtype=dtype, out_dtype=out_dtype, direction=conv.direction, N=n, K=k, filter=taps)
+    if conv.direction == "forward":
+        return ConvProblem(G=_groups(conv.groups, channels, per_group, names), C=channels, input=sizes, **common)
+    groups = conv.groups or 1
+    return ConvProblem(G=groups, C=per_group * groups, input=_transposed_input(fixed, sizes, taps), **common)
+
+
+def _sizes(array: np.ndarray, name: str, torch: bool) -> tuple[int, int, tuple[int, ...]]:
+    """(outer, channels, spatial sizes) of an array of 1 to 3 spatial axes."""
+    if not 3 <= array.ndim <= 5:
+        raise error("array.rank", name=name, got=array.ndim, expected="a convolution without a problem needs 3, 4 or 5",
+                    hint="Name a split layout by passing problem=gconv.ConvProblem(..., layout=...).")
+    shape = array.shape
+    return (shape[0], shape[1], shape[2:]) if torch else (shape[0], shape[-1], shape[1:-1])
+
+
+def _dtype_name(array: np.ndarray, name: str) -> str:
+    found = dtype_of(array.dtype)
+    if found is None:
+        raise error("array.dtype", name=name, got=str(array.dtype), expected="float32, float16 or bfloat16")
+    return found
+
+
+def _groups(declared: int | None, channels: int, per_group: int, names: tuple[str, str]) -> int:
+    if declared is not None:
+        return declared
+    if per_group == 0 or channels % per_group:
+        raise error("array.shape", name=names[1], got=f"with {per_group} input channels", expected=f"a divisor of C = {channels}",
+                    hint=f"{names[0]} has {channels} channels; the weights hold C/G of them.")
+    return channels // per_group
+
+
+def _transposed_input(fixed: dict[str, Any], sizes: tuple[int, ...], taps: tuple[int, ...]) -> tuple[int, ...]:
+    """The smallest input with this output: (out - 1) stride - pad + dilation (filter - 1) + 1 on every axis."""
+    roomy = ConvProblem(C=1, K=1, input=[2**40] * len(sizes), filter=taps, **fixed)
+    rows = zip(sizes, taps, roomy.stride, roomy.pad, roomy.dilation)
+    return tuple((out - 1) * step - low - high + spread * (tap - 1) + 1 for out, tap, step, (low, high), spread in rows)
+
+
+def check_declared(conv: ConvParams, problem: ConvProblem, kernel: str) -> None:
+    """Raises kernel.bind where a problem differs from what the kernel's declaration fixes."""
+    fixed = problem.replace(**conv.fields())
+    for name in conv.fields():
+        if getattr(fixed, name) != getattr(problem, name):
+            raise error("kernel.bind", kernel=kernel, reason=f"it fixes {name} = {getattr(fixed, name)}, but the problem has "
+                        f"{getattr(problem, name)}", hint=f"Leave {name} out of the declaration to take it from the problem.")

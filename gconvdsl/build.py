@@ -1,0 +1,44 @@
+"""From a configuration to a loaded kernel: lower, compile (cached, with a time limit), load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .config import KernelConfig
+from .problem import ConvProblem
+from .spec import KernelSpec
+
+if TYPE_CHECKING:
+    from .backends.base import Artifact, Backend
+    from .plan import Lowered
+
+__all__ = ["Built", "build", "lower"]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A kernel ready to launch: ``module`` is None where the target cannot launch here."""
+
+    artifact: Artifact
+    module: Any
+
+
+def lower(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, target: str, arch: str) -> Lowered:
+    """Source text and plan for a target by name; `lower_cpu` serves cpu, `lower` everything that runs blocks of threads."""
+    if target == "cpu":
+        from .lower_cpu import lower_cpu
+
+        return lower_cpu(spec, problem, config, arch)
+    from .lower import lower as lower_gpu
+
+    return lower_gpu(spec, problem, config, arch)
+
+
+def build(lowered: Lowered, backend: Backend, arch: str, name: str, load: bool = True) -> Built:
+    """Compile and load. The time limit is GCONV_COMPILE_TIMEOUT, kept by the toolchain that runs the compiler.
+
+    Raises `CompileError` and `LaunchError`.
+    """
+    artifact = backend.compile(lowered.source, arch, name)
+    return Built(artifact, backend.load(artifact) if load else None)

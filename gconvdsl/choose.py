@@ -1,0 +1,316 @@
+"""Which kernel runs: candidates in order, each checked by the rules and built, the first that works is the `Decision`.
+
+One explicit pipeline is a demand: nothing else is tried. A chain ``a -> b`` or none permits fallback; along a chain only the
+pipeline and double_smem_buffer change. A tile that cannot exist on the target's arch is replaced by a chosen one. Each
+step down is recorded in the decision, warned about once, and failures of compilers and launches are remembered across processes.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import warnings
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Iterator
+
+from . import env
+from .build import Built, build, lower
+from .config import KernelConfig, Tile
+from .errors import CompileError, GconvError, LaunchError, error
+from .pipelines import PIPELINES
+from .problem import ConvProblem
+from .spec import KernelSpec
+
+if TYPE_CHECKING:
+    from .backends.base import Backend
+    from .plan import Lowered
+
+__all__ = [
+    "Decision", "Fallback", "FallbackWarning", "decide", "default_target", "detect_arch", "forget", "reject", "resolve_target",
+]
+
+_NOT_OF_THE_KERNEL = ("compile.missing", "compile.arch", "launch.device")
+"""Errors that say something about the machine: no other candidate would fare better, and nothing is to be remembered."""
+
+
+class FallbackWarning(UserWarning):
+    """Something that was asked for cannot be had, and something else runs in its place."""
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A candidate that was passed over: at which ``stage`` ("tile", "rule", "compile" or "launch") and why."""
+
+    config: KernelConfig
+    stage: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{describe_config(self.config)}: {self.stage}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What runs. ``source`` says why: "demanded" (named by the user), "chain", "rule" (a rule of thumb), "tuned"."""
+
+    spec: KernelSpec
+    problem: ConvProblem
+    config: KernelConfig
+    target: str
+    arch: str
+    lowered: Lowered
+    fallbacks: tuple[Fallback, ...]
+    source: str
+    built: Built | None = None
+    asked: KernelConfig = field(default_factory=KernelConfig)
+    candidate: KernelConfig = field(default_factory=KernelConfig)
+
+    @property
+    def target_text(self) -> str:
+        """The target as it is spelt: ``cpu:avx2``, ``sim:gfx942``."""
+        return f"{self.target}:{self.arch}"
+
+
+def describe_config(config: KernelConfig) -> str:
+    """One line: pipeline, scheduler, tile and the options that are set."""
+    plain = config.to_dict()
+    tile = plain.pop("tile", None)
+    parts = [" -> ".join(config.pipeline) or "any pipeline"]
+    plain.pop("pipeline", None)
+    if isinstance(tile, dict) and "block" in tile:
+        parts.append("tile " + "x".join(map(str, config.tile.block)))  # type: ignore[union-attr]
+    return " ".join(parts + [value if key == "scheduler" else f"{key}={value}" for key, value in plain.items()])
+
+
+# --- targets
+
+_detected: dict[str, Any] = {}
+
+
+def _detect(name: str) -> Any:
+    """The backend's detection, made once in a process; a backend that is absent detects nothing."""
+    if name not in _detected:
+        from .backends.base import get
+
+        _detected[name] = get(name).detect()
+    return _detected[name]
+
+
+def detect_arch() -> str:
+    """The arch of the first GPU found here, such as "gfx942" or "sm_90"; "none" where there is none."""
+    for name in ("hip", "cuda"):
+        found = _detect(name)
+        if found.available and found.arch:
+            return str(found.arch)
+    return "none"
+
+
+def default_target() -> str:
+    """GCONV_TARGET; else a GPU that is here and that this version can launch on; else cpu."""
+    chosen = env.get("GCONV_TARGET")
+    if chosen:
+        return str(chosen)
+    from .backends.base import get
+
+    for name in ("hip", "cuda"):
+        if get(name).can_launch and _detect(name).available:
+            return name
+    return "cpu"
+
+
+def resolve_target(target: str | None = None, arch: str | None = None) -> tuple[Backend, str]:
+    """(backend, arch) of a target's text, the default where it is None; ``arch`` completes a target without one."""
+    from .backends.base import parse_target
+
+    text = target or default_target()
+    return parse_target(f"{text}:{arch}" if arch and ":" not in text else text)
+
+
+# --- candidates
+
+def _candidates(problem: ConvProblem, config: KernelConfig, target: str, arch: str, passed: list[Fallback]) -> Iterator[KernelConfig]:
+    """Configurations to try, best first. What had to be replaced before any could be formed is added to ``passed``."""
+    if target == "cpu":
+        yield config
+        return
+    config = _with_tile(problem, config, arch, passed)
+    for name in config.pipeline or [name for name, row in PIPELINES.items() if row.available]:
+        yield _with_pipeline(config, name)
+
+
+def _with_pipeline(config: KernelConfig, name: str) -> KernelConfig:
+    """The configuration for one pipeline; double_smem_buffer follows it, unless one demanded pipeline came with a choice."""
+    needs = PIPELINES[name].needs_double_smem_buffer
+    double = config.double_smem_buffer
+    if len(config.pipeline) != 1 or double is None:
+        double = needs if double is not False else False
+    return config.resolved(pipeline=name, double_smem_buffer=double)
+
+
+def _with_tile(problem: ConvProblem, config: KernelConfig, arch: str, passed: list[Fallback]) -> KernelConfig:
+    """The configuration with one tile for this arch: the declared one if it can exist there, else a chosen one."""
+    from .archs import arch as find_arch
+
+    family = find_arch(arch).family
+    declared = config.tile_for(family)
+    if declared is not None:
+        reason = _tile_misfit(problem, config.resolved(tile=declared), arch)
+        if not reason:
+            return config.resolved(tile=declared)
+        passed.append(Fallback(config.resolved(tile=declared), "tile", reason))
+    elif config.tile is not None:
+        passed.append(Fallback(config, "tile", f"no tile is declared for the family {family} of {arch}"))
+    return config.resolved(tile=_chosen_tile(problem, arch))
+
+
+def _chosen_tile(problem: ConvProblem, arch: str) -> Tile:
+    from .tiles import default_tile
+
+    return default_tile(problem, arch, problem.direction)
+
+
+def _tile_misfit(problem: ConvProblem, config: KernelConfig, arch: str) -> str:
+    """Why the tile cannot exist on this arch, whatever the pipeline; empty if it can."""
+    from .rules import check
+
+    plain = KernelConfig(tile=config.tile, pipeline="basic_v1", precision=config.precision)
+    return "; ".join(v.message for v in check(problem, plain, arch) if v.rule.startswith("tile."))
+
+
+# --- deciding
+
+_lock = threading.RLock()
+_decisions: dict[tuple[Any, ...], Decision] = {}
+_warned: set[str] = set()
+
+
+def _settings() -> tuple[Any, ...]:
+    """The variables that change what is compiled, beyond target and arch."""
+    return env.get("GCONV_SIM_SANITIZE"), env.get("GCONV_DEBUG")
+
+
+def decide(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, backend: Backend, arch: str, *, compiled: bool = True) -> Decision:
+    """The kernel for a problem on a target. Remembered in this process; ``compiled=False`` stops before the compiler.
+
+    Raises `RuleError` for a demand that the rules refuse, `NoKernelError` when nothing works.
+    """
+    key = (spec, problem, config, backend.name, arch, _settings())
+    found = _decisions.get(key)
+    if found is not None and (found.built is not None or not compiled):
+        return found
+    with _lock:
+        found = _decisions.get(key)
+        if found is None or (compiled and found.built is None):
+            found = _decide(spec, problem, config, backend, arch, compiled)
+            if compiled:
+                _decisions[key] = found
+                _warn(found)
+    return found
+
+
+def _decide(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, backend: Backend, arch: str, compiled: bool) -> Decision:
+    passed: list[Fallback] = []
+    last: GconvError | None = None
+    for candidate in _candidates(problem, config, backend.name, arch, passed):
+        outcome = _try(spec, problem, candidate, backend, arch, compiled)
+        if isinstance(outcome, Decision):
+            return replace(outcome, asked=config, fallbacks=tuple(passed), source=_source(config, backend.name))
+        fallback, last = outcome
+        passed.append(fallback)
+    if last is not None and (config.demanded or sum(f.stage != "tile" for f in passed) == 1):
+        raise last
+    raise error("kernel.none", problem=problem.describe(), target=f"{backend.name}:{arch}", tried=tuple(passed),
+                details="\n".join(f"  {fallback}" for fallback in passed))
+
+
+def _source(config: KernelConfig, target: str) -> str:
+    if target == "cpu":
+        return "rule"
+    return "demanded" if config.demanded else "chain" if config.pipeline else "rule"
+
+
+def _try(spec: KernelSpec, problem: ConvProblem, candidate: KernelConfig, backend: Backend, arch: str,
+         compiled: bool) -> Decision | tuple[Fallback, GconvError | None]:
+    """The decision for this candidate, or why it is passed over."""
+    refused = _refused(problem, candidate, arch)
+    if refused is not None:
+        return Fallback(candidate, "rule", refused.values["reasons"]), refused
+    remembered = _recall(spec, problem, candidate, backend, arch)
+    if remembered is not None:
+        return remembered, None
+    lowered = lower(spec, problem, candidate, backend.name, arch)
+    made = Decision(spec, problem, lowered.config, backend.name, arch, lowered, (), "", candidate=candidate)
+    if not compiled:
+        return made
+    try:
+        return replace(made, built=build(lowered, backend, arch, spec.name, backend.can_launch))
+    except (CompileError, LaunchError) as failure:
+        if failure.code in _NOT_OF_THE_KERNEL:
+            raise
+        fallback = Fallback(candidate, "compile", failure.message)
+        _remember(spec, problem, candidate, backend, arch, fallback)
+        return fallback, failure
+
+
+def _refused(problem: ConvProblem, candidate: KernelConfig, arch: str) -> GconvError | None:
+    from .rules import check
+
+    violations = check(problem, candidate, arch)
+    if not violations:
+        return None
+    reasons, fixes = "; ".join(v.message for v in violations), " ".join(v.fix for v in violations if v.fix)
+    return error("rule.violated", arch=arch, reasons=reasons, fixes=fixes, violations=tuple(violations))
+
+
+def reject(decision: Decision, backend: Backend, failure: GconvError) -> Decision:
+    """What runs after a launch of ``decision`` failed; remembered, so that no process tries it again. Raises if nothing else can."""
+    if failure.code in _NOT_OF_THE_KERNEL:
+        raise failure
+    fallback = Fallback(decision.candidate, "launch", failure.message)
+    _remember(decision.spec, decision.problem, decision.candidate, backend, decision.arch, fallback)
+    forget(decision.spec)
+    if decision.asked.demanded or decision.target == "cpu":
+        raise failure
+    return decide(decision.spec, decision.problem, decision.asked, backend, decision.arch)
+
+
+def forget(spec: KernelSpec | None = None) -> None:
+    """Drop this process's decisions, those of one kernel or all of them. Records on disk stay."""
+    with _lock:
+        for key in [key for key in _decisions if spec is None or key[0] == spec]:
+            del _decisions[key]
+
+
+def _warn(decision: Decision) -> None:
+    """One warning a process for each thing that was asked for and is not had."""
+    if decision.source == "rule" and not any(f.stage != "rule" for f in decision.fallbacks):
+        return
+    for fallback in decision.fallbacks:
+        text = f"{fallback.reason} ({decision.target_text}); {describe_config(decision.config)} is used instead of {describe_config(fallback.config)}"
+        if text not in _warned:
+            _warned.add(text)
+            warnings.warn(text, FallbackWarning, stacklevel=5)
+
+
+# --- memory across processes: failures only, since the rules decide everything else in microseconds
+
+def _identity(spec: KernelSpec, problem: ConvProblem, candidate: KernelConfig, backend: Backend, arch: str) -> str:
+    facts = {"problem": problem.identity(), "spec": spec.digest(), "config": candidate.identity(), "target": backend.name, "arch": arch,
+             "limit": env.get("GCONV_COMPILE_TIMEOUT"), "settings": _settings(), **backend.identity(arch)}
+    return json.dumps(facts, sort_keys=True)
+
+
+def _remember(spec: KernelSpec, problem: ConvProblem, candidate: KernelConfig, backend: Backend, arch: str, fallback: Fallback) -> None:
+    from . import records
+
+    identity = _identity(spec, problem, candidate, backend, arch)
+    records.remember(identity, {"stage": fallback.stage, "reason": fallback.reason})
+
+
+def _recall(spec: KernelSpec, problem: ConvProblem, candidate: KernelConfig, backend: Backend, arch: str) -> Fallback | None:
+    from . import records
+
+    found = records.recall(_identity(spec, problem, candidate, backend, arch))
+    if not found or "stage" not in found:
+        return None
+    return Fallback(candidate, found["stage"], found["reason"] + " (remembered from an earlier run)")

@@ -1,0 +1,93 @@
+"""The extra operands of a kernel (bias, residual, scale ...) as the argument block wants them.
+
+``per_k`` and ``per_c`` become contiguous float32 vectors, ``like_y`` an array with the dtype and strides of the result, ``scalar``
+a number. An operand's index in the block is its position in the declaration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Mapping
+
+import numpy as np
+
+from .arrays import Bound, as_numpy, bind
+from .dtypes import dtype_of
+from .errors import error
+from .problem import ConvProblem
+from .spec import KernelSpec
+
+__all__ = ["BoundOperands", "bind_operands"]
+
+
+@dataclass(frozen=True)
+class BoundOperands:
+    """Operands by index: ``vectors`` (float32), ``likes`` (result-shaped), ``scalars``."""
+
+    vectors: dict[int, np.ndarray] = field(default_factory=dict)
+    likes: dict[int, Bound] = field(default_factory=dict)
+    scalars: dict[int, float] = field(default_factory=dict)
+
+    def matching(self, result: Bound) -> BoundOperands:
+        """The same with every ``like_y`` array in the strides of ``result``, copied where they differ."""
+        likes = {i: like if like.view == result.view else _restride(like, result) for i, like in self.likes.items()}
+        return replace(self, likes=likes)
+
+    def addresses(self) -> dict[int, int]:
+        """Host addresses by operand index."""
+        vectors = {i: int(v.__array_interface__["data"][0]) for i, v in self.vectors.items()}
+        return {**vectors, **{i: like.address for i, like in self.likes.items()}}
+
+
+def bind_operands(spec: KernelSpec, problem: ConvProblem, given: Mapping[str, Any]) -> BoundOperands:
+    """The operands that ``spec`` declares, from values by name. Raises array.missing, array.extra and the errors of arrays."""
+    names = [operand.name for operand in spec.operands]
+    for name in given:
+        if name not in names:
+            raise error("array.extra", kernel=spec.name, name=name, signature=_signature(spec))
+    bound = BoundOperands()
+    for index, operand in enumerate(spec.operands):
+        if given.get(operand.name) is None:
+            raise error("array.missing", kernel=spec.name, name=operand.name, signature=_signature(spec))
+        _bind_one(bound, index, operand.kind, operand.name, given[operand.name], problem)
+    return bound
+
+
+def _signature(spec: KernelSpec) -> str:
+    from .arrays import argument_names
+
+    names = [*argument_names(spec.conv.direction), *(operand.name for operand in spec.operands)]
+    return f"{spec.name}({', '.join(names)})"
+
+
+def _bind_one(bound: BoundOperands, index: int, kind: str, name: str, value: Any, problem: ConvProblem) -> None:
+    if kind == "scalar":
+        bound.scalars[index] = _scalar(value, name)
+    elif kind == "like_y":
+        bound.likes[index] = bind(problem, problem.result, value, name, problem.out_dtype)
+    else:
+        bound.vectors[index] = _vector(value, name, problem.K if kind == "per_k" else problem.C, "K" if kind == "per_k" else "C")
+
+
+def _scalar(value: Any, name: str) -> float:
+    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+        return float(np.float32(value))
+    if getattr(value, "ndim", None) == 0 or getattr(value, "shape", None) == ():
+        return float(np.float32(value.item()))
+    raise error("array.kind", name=name, got=f"{value!r:.60}, but this operand is one number and cannot be it")
+
+
+def _vector(value: Any, name: str, size: int, letter: str) -> np.ndarray:
+    array, _ = as_numpy(value, name)
+    if dtype_of(array.dtype) is None and array.dtype != np.float64:
+        raise error("array.dtype", name=name, got=str(array.dtype), expected="float32")
+    if array.shape != (size,):
+        raise error("array.shape", name=name, got=array.shape, expected=(size,), hint=f"It holds one value for each of the {letter} channels.")
+    return np.ascontiguousarray(array, dtype=np.float32)
+
+
+def _restride(like: Bound, result: Bound) -> Bound:
+    """A copy of a result-shaped array in the result's memory order."""
+    array = np.empty_like(result.array)
+    np.copyto(array, like.array.reshape(result.array.shape) if like.axes != result.axes else like.array)
+    return replace(result, array=array)
