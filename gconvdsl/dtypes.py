@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,11 @@ class Dtype:
     def smallest_subnormal(self) -> float:
         """The smallest positive value."""
         return 2.0 ** self.min_exponent
+
+    @property
+    def overflow(self) -> float:
+        """The smallest magnitude that rounds to infinity."""
+        return math.ldexp(2.0 - self.unit_roundoff, math.frexp(self.max)[1] - 1)
 
     @property
     def numpy(self) -> np.dtype[Any]:
