@@ -20,6 +20,7 @@ import time
 import uuid
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
@@ -27,14 +28,15 @@ from . import env
 from .cachedir import fall_back, is_temporary, roots, warn_once
 from .errors import CompileError
 
-__all__ = ["SCHEMA", "Entry", "clear", "get_or_build", "info", "kernel_hash", "key", "lookup", "prune", "store", "verify"]
+__all__ = [
+    "SCHEMA", "Entry", "clear", "decision_hash", "get_or_build", "info", "kernel_hash", "key", "lookup", "prune", "store", "verify",
+]
 
 SCHEMA = 1
 STALE_SECONDS = 3600.0      # a staging directory older than this has no living owner
 _PRUNE_EVERY = 16           # stores between two looks at the size of the whole cache
 _STAGING = ".staging-"
 
-_hash: list[str] = []
 _stores = 0
 
 
@@ -49,16 +51,24 @@ class Entry:
 
 def kernel_hash() -> str:
     """Digest of all device headers and lowering modules: what this version of the package makes kernels from."""
-    if not _hash:
-        package = Path(__file__).resolve().parent
-        include = (package / "backends" / "include").resolve()
-        files = [*include.rglob("*"), *package.glob("lower*.py"), package / "expr.py", package / "plan.py"]
-        digest = hashlib.sha256()
-        for file in sorted(path for path in files if path.is_file()):
-            data = file.read_bytes()
-            digest.update(f"{file.name}:{len(data)}:".encode() + data)
-        _hash.append(digest.hexdigest())
-    return _hash[0]
+    return _source_digest("backends/include/**/*", "lower*.py", "expr.py", "ops.py", "plan.py")
+
+
+def decision_hash() -> str:
+    """Digest of what decides about kernels besides their identity: `kernel_hash`, the rules, and how targets compile."""
+    return _source_digest("backends/**/*", "lower*.py", "expr.py", "ops.py", "plan.py", "rules.py", "archs.py", "tiles.py",
+                          "pipelines.py", "choose.py", "data/*.json")
+
+
+@lru_cache(maxsize=None)
+def _source_digest(*patterns: str) -> str:
+    package, digest = Path(__file__).resolve().parent, hashlib.sha256()
+    found = {path.relative_to(package).as_posix(): path for pattern in patterns for path in package.glob(pattern)}
+    for name, path in sorted(found.items()):
+        if path.suffix in (".hpp", ".h", ".cpp", ".py", ".json"):
+            data = path.read_bytes()
+            digest.update(f"{name}:{len(data)}:".encode() + data)
+    return digest.hexdigest()
 
 
 def key(fields: dict[str, Any]) -> str:
