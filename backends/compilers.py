@@ -12,8 +12,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import uuid
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -172,7 +170,7 @@ def _remembered(memo: str) -> tuple[dict[str, list[int]], Tool] | None:
 
 def _remember(memo: str, known: tuple[dict[str, list[int]], Tool]) -> None:
     directory = roots()[-1] / "compilers"
-    staged = directory / f".{os.getpid()}-{uuid.uuid4().hex}"
+    staged = directory / f".{os.getpid()}-{os.urandom(8).hex()}"
     with suppress(OSError):     # it is asked again next time
         os.makedirs(directory, mode=0o700, exist_ok=True)
         staged.write_text(json.dumps({"files": known[0], "tool": asdict(known[1])}))
@@ -181,6 +179,7 @@ def _remember(memo: str, known: tuple[dict[str, list[int]], Tool]) -> None:
 
 def _ask(kind: str, *command: str) -> str:
     """What a compiler prints; nothing if it cannot be started or does not answer in time."""
+    import subprocess
     try:
         done = subprocess.run(command, env=clean_environment(kind), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=_PROBE_SECONDS, cwd="/", check=False)

@@ -12,16 +12,18 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from .. import cache, env
 from ..errors import GconvError, error
 from .base import Artifact
 from .compilers import INSTALL, Tool, clean_environment, find, require
+
+if TYPE_CHECKING:
+    import subprocess
 
 __all__ = ["INCLUDE", "INSTALL", "Output", "Tool", "compile_cached", "find", "require", "run"]
 
@@ -46,6 +48,7 @@ class Output:
 
 def run(command: Sequence[str], *, environment: dict[str, str], cwd: Path, limit: float) -> Output:
     """Run a command in a process group of its own, which is killed whole at the time limit (seconds) or on an interrupt."""
+    import subprocess
     with subprocess.Popen(list(command), cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, start_new_session=True) as process:
         try:

@@ -17,7 +17,6 @@ import os
 import shutil
 import stat
 import time
-import uuid
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -29,7 +28,8 @@ from .cachedir import fall_back, is_temporary, roots, warn_once
 from .errors import CompileError
 
 __all__ = [
-    "SCHEMA", "Entry", "clear", "decision_hash", "get_or_build", "info", "kernel_hash", "key", "lookup", "prune", "store", "verify",
+    "SCHEMA", "Entry", "clear", "decision_hash", "get_or_build", "info", "kernel_hash", "key", "lookup", "prune", "store",
+    "verify",
 ]
 
 SCHEMA = 1
@@ -190,7 +190,7 @@ def _store(base: Path, key: str, build: Callable[[Path], dict[str, Any]]) -> Ent
     global _stores
     binaries = base / "binaries"
     os.makedirs(binaries, mode=0o700, exist_ok=True)
-    staging = binaries / f"{_STAGING}{os.getpid()}-{uuid.uuid4().hex}"
+    staging = _staging(binaries)
     os.mkdir(staging, 0o700)
     try:
         meta = build(staging)
@@ -204,6 +204,10 @@ def _store(base: Path, key: str, build: Callable[[Path], dict[str, Any]]) -> Ent
         prune(binaries, keep=key)
     _stores += 1
     return Entry(binaries / key, manifest["meta"], False)
+
+
+def _staging(binaries: Path) -> Path:
+    return binaries / f"{_STAGING}{os.getpid()}-{os.urandom(16).hex()}"
 
 
 def _publish(staging: Path, directory: Path) -> None:
@@ -222,7 +226,7 @@ def _publish(staging: Path, directory: Path) -> None:
 
 def _discard(path: Path) -> None:
     """Take an entry away in one step, then delete it at leisure."""
-    aside = path.parent / f"{_STAGING}{os.getpid()}-{uuid.uuid4().hex}"
+    aside = _staging(path.parent)
     try:
         os.rename(path, aside)
     except FileNotFoundError:

@@ -10,7 +10,6 @@ import atexit
 import os
 import shutil
 import stat
-import tempfile
 import warnings
 from pathlib import Path
 
@@ -79,6 +78,7 @@ def _unusable(path: Path) -> str:
 
 
 def _temporary_directory() -> Path:
+    import tempfile
     if not _temporary:
         path = Path(tempfile.mkdtemp(prefix="gconvdsl-"))
         _temporary.append(path)
