@@ -11,8 +11,9 @@ from typing import Any, Callable, Iterator, Mapping, NoReturn
 
 import numpy as np
 
+from .dtypes import DTYPES, round_to
 from .errors import error
-from .ops import ALIASES, CAST_DTYPES, FLOAT_MAX, OPS, TINY, UNIT, Op, Pair, round_to
+from .ops import ALIASES, FLOAT_MAX, OPS, TINY, UNIT, Op, Pair
 
 __all__ = ["ALIASES", "Expr", "LEAVES", "MAX_TERMS", "OPS", "Op", "apply", "const", "operand"]
 
@@ -228,8 +229,8 @@ def _checked_value(op: str, value: Any) -> float | str | None:
         return number
     if op == "operand" and not (isinstance(value, str) and value):
         raise error("trace.op", what=f"an operand named {value!r}")
-    if op == "cast" and value not in CAST_DTYPES:
-        raise error("trace.args", function="cast", expected=f"one of {', '.join(CAST_DTYPES)}", got=repr(value))
+    if op == "cast" and value not in DTYPES:
+        raise error("trace.args", function="cast", expected=f"one of {', '.join(DTYPES)}", got=repr(value))
     return value if op in ("operand", "cast") else None
 
 
@@ -256,12 +257,12 @@ def _undecided(a: Pair, b: Pair) -> Any:
 
 def _cast_error(a: Pair, dtype: str) -> Any:
     """Rounding moves two neighbours by at most one spacing more than they are apart, and equal values not at all."""
-    bits, least, largest = CAST_DTYPES[dtype]
+    form = DTYPES[dtype]
     far = np.abs(a[0]) + a[1]
-    spacing = np.ldexp(1.0, np.maximum(np.frexp(far)[1], least + 1) - bits)
+    spacing = np.ldexp(1.0, np.maximum(np.frexp(far)[1] - form.digits, form.min_exponent))
     exact = np.asarray(a[1]) == 0
     moved = np.where(exact, np.where(round_to(a[0], "fp32") == a[0], 0.0, spacing), a[1] + spacing)
-    return np.where(far <= largest, moved, np.inf)
+    return np.where(far <= form.max, moved, np.inf)
 
 
 # --- spelling

@@ -14,16 +14,16 @@ from typing import Any, Callable
 
 import numpy as np
 
-__all__ = ["ALIASES", "CAST_DTYPES", "FLOAT_MAX", "OPS", "Op", "UNIT", "round_to"]
+from .dtypes import DTYPES, round_to
+
+__all__ = ["ALIASES", "FLOAT_MAX", "OPS", "Op", "Pair", "TINY", "UNIT"]
 
 Array = Any                                     # float64 arrays or scalars that broadcast
 Pair = tuple[Array, Array]                      # (value, error bound)
 
 UNIT = 2.0**-24                                 # unit roundoff of float32
 TINY = 2.0**-149                                # smallest subnormal of float32
-FLOAT_MAX = float(np.finfo(np.float32).max)
-CAST_DTYPES = {"fp16": (11, -14, 65504.0), "bf16": (8, -126, 255.0 * 2.0**120), "fp32": (24, -126, FLOAT_MAX)}
-"""dtype -> (bits of the significand, exponent of the smallest normal, largest finite value)."""
+FLOAT_MAX = DTYPES["fp32"].max
 
 ALIASES = {"min": "minimum", "max": "maximum"}  # other spellings that ``.gconv`` text accepts
 
@@ -50,16 +50,6 @@ class Op:
     def condition(self) -> bool:
         """True for comparisons: their result may only be the condition of where."""
         return self.precedence == 1
-
-
-def round_to(values: Array, dtype: str) -> Array:
-    """float64 values rounded to nearest even in fp16, bf16 or fp32, kept as float64; overflow gives Inf, NaN stays NaN."""
-    bits, least, largest = CAST_DTYPES[dtype]
-    a = np.asarray(values, np.float64)
-    exponent = np.maximum(np.frexp(a)[1], least + 1)
-    quantum = np.ldexp(1.0, exponent - bits)
-    rounded = np.where(np.isfinite(a), np.rint(a / quantum) * quantum, a)
-    return np.where(np.abs(rounded) > largest, np.copysign(np.inf, rounded), rounded)
 
 
 # --- float64 meanings that NumPy does not have
