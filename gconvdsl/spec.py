@@ -14,7 +14,7 @@ from .expr import Expr
 from .plan import MAX_OPERANDS
 from .problem import DIRECTIONS
 
-__all__ = ["ConvParams", "KINDS", "KernelSpec", "Operand", "PLACES"]
+__all__ = ["ConvParams", "KINDS", "KernelSpec", "Operand", "PLACES", "check_place"]
 
 KINDS: dict[str, str] = {
     "per_k": "one value per output channel (gconv.PerK)",
@@ -31,7 +31,7 @@ PLACES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """Which kinds of operands may stand where. Only a forward kernel has a prologue; the result of bwd_data has C channels."""
 
-_RESERVED = ("x", "w", "y", "dy", "acc")
+_RESERVED = ("x", "w", "y", "dy", "acc", "out", "out_dtype", "problem", "target")
 _LEAF = {"prologue": "x", "epilogue": "acc"}
 
 
@@ -85,7 +85,7 @@ class Operand:
         if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z_]\w*", self.name, re.ASCII):
             raise error("trace.name", name=self.name, what="an operand", reason="it is not an ASCII identifier")
         if self.name in _RESERVED:
-            raise error("trace.name", name=self.name, what="an operand", reason="it names a tensor of the convolution")
+            raise error("trace.name", name=self.name, what="an operand", reason="every kernel has it already")
         if self.kind not in KINDS:
             raise error("trace.operand", name=self.name)
 
@@ -200,17 +200,23 @@ class KernelSpec:
                 raise error("trace.name", name=one.name, what="a second operand", reason="it is already taken")
 
     def _check_place(self, place: str, expr: Expr) -> None:
-        wrong = _LEAF["epilogue" if place == "prologue" else "prologue"]
-        if not isinstance(expr, Expr) or expr.uses(wrong):
-            _misplaced(wrong, "the input" if wrong == "x" else "the accumulator", place, self.direction)
         if place == "prologue" and self.direction != "forward" and expr != Expr("x"):
             raise error("trace.operand_place", name="x", kind="changed before the convolution", place=f"a {self.direction} kernel",
                         hint="Only a forward kernel has a prologue.")
-        for name in expr.operands:
-            if name not in self.kinds:
-                raise error("trace.operand", name=name)
-            if self.kinds[name] not in PLACES[self.direction][place]:
-                _misplaced(name, KINDS[self.kinds[name]], place, self.direction)
+        check_place(place, expr, self.direction, self.kinds)
+
+
+def check_place(place: str, expr: Expr, direction: str, kinds: Mapping[str, str]) -> None:
+    """Raise `TraceError` unless ``expr`` reads only what may stand in the "prologue" or "epilogue" of this direction."""
+    if place == "epilogue" and expr.uses("x"):
+        _misplaced("x", "the input of the convolution", place, direction)
+    if place == "prologue" and expr.uses("acc"):
+        _misplaced("acc", "the result of the convolution", place, direction)
+    for name in expr.operands:
+        if name not in kinds:
+            raise error("trace.operand", name=name)
+        if kinds[name] not in PLACES[direction][place]:
+            _misplaced(name, KINDS[kinds[name]], place, direction)
 
 
 def _misplaced(name: str, kind: str, place: str, direction: str) -> NoReturn:
