@@ -92,9 +92,20 @@ class Tile:
         for name, value in (("block", block), ("waves", waves), ("wave_tile", wave_tile), ("vector", _size("vector", self.vector))):
             object.__setattr__(self, name, value)
 
-    m = property(lambda self: self.block[0], doc="Rows of the block.")
-    n = property(lambda self: self.block[1], doc="Columns of the block.")
-    k = property(lambda self: self.block[2], doc="Depth of one K-step of the block.")
+    @property
+    def m(self) -> int:
+        """Rows of the block."""
+        return self.block[0]
+
+    @property
+    def n(self) -> int:
+        """Columns of the block."""
+        return self.block[1]
+
+    @property
+    def k(self) -> int:
+        """Depth of one K-step of the block."""
+        return self.block[2]
 
     @classmethod
     def from_fields(cls, given: Mapping[str, Any]) -> Tile:

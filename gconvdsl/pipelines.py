@@ -7,6 +7,7 @@ pipeline is one row here and its device code.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["EPILOGUES", "PIPELINES", "PRECISIONS", "SCHEDULERS", "Pipeline"]
 
@@ -40,6 +41,16 @@ class Pipeline:
     needs_double_smem_buffer: bool = False
     needs_num_wave_groups: int | None = None
     available: bool = False
+
+    @property
+    def implied_options(self) -> dict[str, Any]:
+        """The options that this pipeline cannot do without, and the usual scheduler: what "chosen" means for it."""
+        options: dict[str, Any] = {"scheduler": self.schedulers[0]}
+        if self.needs_double_smem_buffer:
+            options["double_smem_buffer"] = True
+        if self.needs_num_wave_groups is not None:
+            options["num_wave_groups"] = self.needs_num_wave_groups
+        return options
 
 
 _BOTH = ("intrawave", "interwave")

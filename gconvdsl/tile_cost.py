@@ -1,0 +1,55 @@
+"""What a tile costs: LDS and registers. Rules and lowering ask the same two functions."""
+
+from __future__ import annotations
+
+import math
+
+from .archs import Arch
+from .config import Tile
+from .dtypes import DTYPES
+from .pipelines import PIPELINES, Pipeline
+
+__all__ = ["LDS_PAD_BYTES", "lds_bytes", "register_limit", "registers_per_lane"]
+
+LDS_PAD_BYTES = 16
+_ADDRESS_REGISTERS = 32
+
+
+def _pipeline(pipeline: str | Pipeline | None) -> Pipeline | None:
+    return PIPELINES[pipeline] if isinstance(pipeline, str) else pipeline
+
+
+def lds_bytes(tile: Tile, dtype: str, pipeline: str | Pipeline | None = None, merge: int = 1, *,
+              double_smem_buffer: bool | None = None, epilogue: str | None = None) -> int:
+    """Bytes of LDS that one block uses.
+
+    A holds block.m and B block.n rows of block.k elements and 16 bytes of padding, which spread the rows over the banks; each
+    LDS buffer and each merged group has both. The cshuffle buffer (fp32, one instruction of every wave, 16 bytes of padding a
+    row) takes the same place after the main loop, so the larger of the two counts.
+    """
+    row = _pipeline(pipeline)
+    buffers = 2 if double_smem_buffer else row.lds_buffers if row else 1
+    staging = (tile.m + tile.n) * (tile.k * DTYPES[dtype].bytes + LDS_PAD_BYTES) * buffers * merge
+    rows, columns = tile.waves[0] * tile.wave_tile[0], tile.waves[1] * tile.wave_tile[1]
+    shuffle = rows * (columns * 4 + LDS_PAD_BYTES) if epilogue == "cshuffle" else 0
+    return max(staging, shuffle)
+
+
+def registers_per_lane(tile: Tile, dtype: str, arch: Arch, pipeline: str | Pipeline | None = None, instruction_k: int = 1) -> int:
+    """An estimate of the 32-bit registers of one lane, rounded up.
+
+    Accumulators (exact), one set of A and B fragments of one instruction, the elements staged between global memory and LDS
+    (none with direct loads), and 32 for addresses and counters.
+    """
+    row = _pipeline(pipeline)
+    words = DTYPES[dtype].bytes / 4
+    lanes = math.prod(tile.waves) * arch.wave
+    fragments = (tile.m / tile.waves[0] + tile.n / tile.waves[1]) * instruction_k * words / arch.wave
+    stages = 0 if row and row.needs_direct_to_lds else row.prefetch if row else 1
+    staged = (tile.m + tile.n) * tile.k * words / lanes * stages
+    return math.ceil(tile.m * tile.n / lanes + fragments + staged) + _ADDRESS_REGISTERS
+
+
+def register_limit(arch: Arch, threads: int) -> int:
+    """32-bit registers that one lane of a block of this many threads can have."""
+    return min(arch.registers, arch.register_file // threads)
