@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field, replace
-from typing import Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
-__all__ = ["ConvArgs", "Launch", "MAX_OPERANDS", "Plan", "TensorView", "fast_divisor", "three"]
+__all__ = ["ConvArgs", "Launch", "Lowered", "MAX_OPERANDS", "Plan", "TensorView", "fast_divisor", "three"]
 
 MAX_OPERANDS = 8
 _VIEW = "6q"
@@ -97,3 +97,17 @@ class Plan:
     args: ConvArgs
     workspace: int = 0
     notes: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What a lowering returns: the source text, the plan that launches its kernels, and the configuration in full.
+
+    ``notes`` are sentences for `explain`; ``kernel_flags`` are further compiler flags that the source needs.
+    """
+
+    source: str
+    plan: Plan
+    config: Any
+    notes: tuple[str, ...] = ()
+    kernel_flags: tuple[str, ...] = ()

@@ -1,0 +1,146 @@
+// The work of a problem cut into units: one image, one phase, one target plane, a run of rows and a run of columns.
+#pragma once
+
+#include "micro.hpp"
+#include "pack.hpp"
+
+namespace gconv::cpu {
+
+constexpr long long kPackedRowFloats = 4096;    // a packed source row should stay in the first-level cache with its neighbours
+constexpr long long kPackedFloats = 48 * 1024;  // all packed rows of a unit should stay in the second-level cache
+constexpr int kUsualRows = 8;
+constexpr long long kUnitsWanted = 64;
+
+template <class T>
+constexpr T largest(T a, T b) { return a > b ? a : b; }
+template <class T>
+constexpr T smallest(T a, T b) { return a < b ? a : b; }
+
+template <class C>
+struct Area {
+  using B = Block<C>;
+  using D = AxisOf<C, 0>;
+  using H = AxisOf<C, 1>;
+  using W = AxisOf<C, 2>;
+  static constexpr int kPhases = D::phases * H::phases * W::phases;
+  static constexpr int kPointStep = W::advance * B::kPixel;  // floats from one target point's source to the next one's
+
+  const int* target;        // sizes of the target: the result, or dy for bwd_weight
+  long long depth;          // target planes of the largest phase
+  long long rows, columns;  // rows and columns of a unit
+  long long row_runs, column_runs;
+  long long pitch;          // floats of a packed source row
+  long long slots;          // packed source rows of a unit for one plane
+
+  explicit Area(const ConvArgs& a) : target(B::kBackward ? a.in : a.out) {
+    depth = ceil_div(target[0], D::step);
+    const long long width = ceil_div(target[2], W::step), height = ceil_div(target[1], H::step);
+    const long long fitting = (kPackedRowFloats / B::kPixel - W::max_taps) / W::advance;
+    column_runs = ceil_div(width, largest<long long>(fitting, 4 * C::points));
+    columns = ceil_div(ceil_div(width, column_runs), C::points) * C::points;
+    column_runs = ceil_div(width, columns);
+    pitch = ceil_div(packed_points(columns + C::points) * B::kPixel + C::points * B::kValue, 16) * 16;
+    set_rows(height, rows_that_fit());
+    while (rows > 1 && a.N * units_per_image() * B::items(a.G) < kUnitsWanted) set_rows(height, rows / 2);
+  }
+
+  // Source points behind a run of target points.
+  static long long packed_points(long long targets) { return (targets - 1) * W::advance + W::max_taps; }
+
+  long long units_per_image() const { return kPhases * depth * row_runs * column_runs; }
+  long long scratch_floats() const { return D::max_taps * slots * pitch; }
+
+ private:
+  long long rows_that_fit() const {
+    const long long fitting = kPackedFloats / (D::max_taps * pitch);
+    const long long count = (fitting - H::max_taps) / H::advance + 1;
+    return smallest<long long>(largest<long long>(count, 1), largest(kUsualRows, H::max_taps));
+  }
+
+  void set_rows(long long height, long long wanted) {
+    row_runs = ceil_div(height, wanted);
+    rows = ceil_div(height, row_runs);
+    slots = (rows - 1) * H::advance + H::max_taps;
+  }
+};
+
+// One unit. `first_row` and `first_column` count targets of the phase; `row_count` and `column_count` may be 0.
+template <class C>
+struct Unit {
+  using A = Area<C>;
+  long long image, plane;
+  AxisPhase d, h, w;
+  long long first_row, row_count, first_column, column_count;
+
+  Unit(const ConvArgs& a, const A& area, long long index) {
+    const long long run = index % area.column_runs;
+    index /= area.column_runs;
+    const long long row_run = index % area.row_runs;
+    index /= area.row_runs;
+    plane = index % area.depth;
+    index /= area.depth;
+    const int phase = static_cast<int>(index % A::kPhases);
+    image = index / A::kPhases;
+    w = A::W::phase(phase % A::W::phases, area.target[2], a.pad[2]);
+    h = A::H::phase(phase / A::W::phases % A::H::phases, area.target[1], a.pad[1]);
+    d = A::D::phase(phase / (A::W::phases * A::H::phases), area.target[0], a.pad[0]);
+    first_row = row_run * area.rows;
+    first_column = run * area.columns;
+    row_count = plane < d.count ? remaining(h.count, first_row, area.rows) : 0;
+    column_count = remaining(w.count, first_column, area.columns);
+  }
+
+  bool empty() const { return row_count <= 0 || column_count <= 0; }
+
+ private:
+  static long long remaining(long long count, long long first, long long most) { return smallest(count - first, most); }
+};
+
+// The packed source rows behind a unit, for one block of groups.
+template <class C>
+class PackedSource {
+  using A = Area<C>;
+  using T = typename C::Source::type;
+
+ public:
+  PackedSource(const Area<C>& area, float* floats) : area_(area), floats_(floats) {}
+
+  // points: target points to serve, at least the unit's columns.
+  void pack(const ConvArgs& a, const Unit<C>& unit, long long item, long long points) {
+    const bool backward = Block<C>::kBackward;
+    const TensorView& view = backward ? a.yv : a.xv;
+    const int* size = backward ? a.out : a.in;
+    const SourcePacker<C> packer(a, view, item);
+    const T* image = static_cast<const T*>(backward ? a.y : a.x) + unit.image * view.n;
+    const long long slots = (unit.row_count - 1) * A::H::advance + unit.h.taps;
+    const long long column = unit.w.origin + unit.first_column * A::W::advance * A::W::unit;
+    size_h_ = size[1], first_h_ = unit.h.origin + unit.first_row * A::H::advance * A::H::unit;
+    size_d_ = size[0], first_d_ = unit.d.origin + unit.plane * A::D::advance * A::D::unit;
+    for (int m = 0; m < unit.d.taps; m++)
+      for (long long slot = 0; slot < slots; slot++) {
+        if (!inside(m, slot)) continue;
+        const long long d = first_d_ + m * A::D::unit, h = first_h_ + slot * A::H::unit;
+        packer.pack(image + d * view.s[0] + h * view.s[1], column, A::W::unit, size[2],
+                    (points - 1) * A::W::advance + unit.w.taps, at(m, slot));
+      }
+  }
+
+  // The packed row that tap (d, h) of the unit's target row i meets; null on padding.
+  const float* row(int d, long long i, int h) const {
+    const long long slot = i * A::H::advance + h;
+    return inside(d, slot) ? at(d, slot) : nullptr;
+  }
+
+ private:
+  bool inside(int m, long long slot) const {
+    const long long d = first_d_ + m * A::D::unit, h = first_h_ + slot * A::H::unit;
+    return d >= 0 && d < size_d_ && h >= 0 && h < size_h_;
+  }
+  float* at(int m, long long slot) const { return floats_ + (m * area_.slots + slot) * area_.pitch; }
+
+  const Area<C>& area_;
+  float* const floats_;
+  long long size_d_ = 0, size_h_ = 0, first_d_ = 0, first_h_ = 0;
+};
+
+}  // namespace gconv::cpu

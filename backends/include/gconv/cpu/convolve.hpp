@@ -1,0 +1,103 @@
+// forward and bwd_data: each result is one sum, started and finished in registers.
+#pragma once
+
+#include "area.hpp"
+#include "store.hpp"
+
+namespace gconv::cpu {
+
+template <class C>
+class Convolver {
+  using B = Block<C>;
+  using A = Area<C>;
+  using P = PackedWeights<C>;
+  static constexpr int kRows = C::filter[0] * C::filter[1];
+
+ public:
+  explicit Convolver(const ConvArgs& a) : a_(a), area_(a), source_(area_, scratch(floats())) {
+    x_ = reinterpret_cast<const float**>(scratch(0) + area_.scratch_floats());
+    w_ = x_ + kRows;
+  }
+
+  // Units are cut further by items, items innermost, so that neighbours in memory are worked on together.
+  void run(long long task) {
+    const long long items = B::items(a_.G), work = a_.N * area_.units_per_image() * items;
+    const long long begin = work * task / a_.splits, end = work * (task + 1) / a_.splits;
+    long long packed_unit = -1, packed_group = -1;
+    for (long long i = begin; i < end; i++) {
+      const long long index = i / items, item = i % items;
+      const Unit<C> unit(a_, area_, index);
+      if (unit.empty()) continue;
+      const Cover<C::points, C::few_points> cover(unit.column_count);
+      if (index != packed_unit || B::group(item) != packed_group) source_.pack(a_, unit, item, cover.covered());
+      packed_unit = index, packed_group = B::group(item);
+      compute(unit, item, cover);
+    }
+  }
+
+ private:
+  static constexpr int kPointerFloats = 2;  // floats that a pointer takes
+  static_assert(sizeof(float*) <= kPointerFloats * sizeof(float), "pointers fit their scratch memory");
+
+  long long floats() const { return area_.scratch_floats() + 2 * kRows * kPointerFloats; }
+
+  void compute(const Unit<C>& unit, long long item, const Cover<C::points, C::few_points>& cover) {
+    using W = typename A::W;
+    constexpr int kMost = W::max_taps * B::kSource, kLess = (W::max_taps - 1) * B::kSource;
+    if constexpr (kMost <= kUnrolled)
+      if (unit.w.taps == W::max_taps) return rows<kMost>(unit, item, cover);
+    if constexpr (kLess > 0 && kLess <= kUnrolled && W::min_taps < W::max_taps)
+      if (unit.w.taps == W::max_taps - 1) return rows<kLess>(unit, item, cover);
+    if constexpr (kMost > kUnrolled || W::min_taps < W::max_taps) rows<0>(unit, item, cover);
+  }
+
+  template <int kDepth>
+  void rows(const Unit<C>& unit, long long item, const Cover<C::points, C::few_points>& cover) {
+    const TensorView& view = B::kBackward ? a_.xv : a_.yv;
+    const LaneMap<C> lanes(a_, item, view.g, view.c);
+    const long long plane = unit.image * view.n + (unit.d.first + unit.plane * A::D::step) * view.s[0];
+    for (long long i = 0; i < unit.row_count; i++) {
+      const long long row = plane + (unit.h.first + (unit.first_row + i) * A::H::step) * view.s[1];
+      const int taps = unit.w.taps > 0 ? collect(unit, item, i) : 0;
+      long long column = 0;
+      for (long long b = 0; b < cover.large; b++, column += C::points) block<C::points, kDepth>(unit, lanes, taps, column, row);
+      for (long long b = 0; b < cover.small; b++, column += C::few_points) block<C::few_points, kDepth>(unit, lanes, taps, column, row);
+    }
+  }
+
+  // The source and weight rows that meet at target row i.
+  int collect(const Unit<C>& unit, long long item, long long i) {
+    const float* weights = static_cast<const float*>(a_.workspace) + unit.w.weight_base * P::kTap;
+    int count = 0;
+    for (int d = 0; d < unit.d.taps; d++)
+      for (int h = 0; h < unit.h.taps; h++)
+        if (const float* x = source_.row(d, i, h)) {
+          x_[count] = x;
+          w_[count++] = weights + P::row(item, unit.d.weight_base + d, unit.h.weight_base + h);
+        }
+    return count;
+  }
+
+  template <int kPoints, int kDepth>
+  void block(const Unit<C>& unit, const LaneMap<C>& lanes, int taps, long long column, long long row) {
+    alignas(64) float sums[kPoints * B::kWidth];
+    dot<C, kPoints, A::kPointStep, kDepth>(x_, w_, taps, column * A::kPointStep, unit.w.taps * B::kSource, sums);
+    const long long step = A::W::step * (B::kBackward ? a_.xv : a_.yv).s[2];
+    const long long first = row + unit.w.first * (B::kBackward ? a_.xv : a_.yv).s[2] + (unit.first_column + column) * step;
+    const long long points = smallest<long long>(kPoints, unit.column_count - column);
+    void* result = B::kBackward ? a_.x : a_.y;
+    for (long long p = 0; p < points; p++) store_point<C>(a_, result, lanes, sums + p * B::kWidth, first + p * step);
+  }
+
+  const ConvArgs& a_;
+  const Area<C> area_;
+  PackedSource<C> source_;
+  const float** x_;
+  const float** w_;
+};
+
+// Task t of args.splits.
+template <class C>
+void convolve(const ConvArgs& a, long long task) { Convolver<C>(a).run(task); }
+
+}  // namespace gconv::cpu

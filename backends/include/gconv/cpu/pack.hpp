@@ -1,0 +1,165 @@
+// Packing into dense fp32: rows of the source (prologue applied, zeros where only padding is), and the weights.
+#pragma once
+
+#include "block.hpp"
+
+namespace gconv::cpu {
+
+// Lane l becomes lane (l / kTarget) * kSource + c: channel c of each lane's own group.
+template <class B, int c>
+GCONV_CPU_INLINE Vec spread(Vec v) {
+  if constexpr (B::kSource == 1) return v;
+#ifdef __clang__
+  Vec r;
+  for (int l = 0; l < kLanes; l++) r[l] = v[l / B::kTarget * B::kSource + c];
+  return r;
+#else
+  UVec index = {};
+  for (int l = 0; l < kLanes; l++) index[l] = l / B::kTarget * B::kSource + c;
+  return __builtin_shuffle(v, index);
+#endif
+}
+
+template <class B, int c = 0>
+GCONV_CPU_INLINE void store_spread(float* to, Vec v) {
+  if constexpr (c < B::kSource) {
+    store(to + c * kLanes, spread<B, c>(v));
+    store_spread<B, c + 1>(to, v);
+  }
+}
+
+// The source channels of one item, read row by row. A packed row is [point][channel][kValue].
+template <class C>
+class SourcePacker {
+  using B = Block<C>;
+  using S = typename C::Source;
+  using T = typename S::type;
+  static constexpr bool kWholeVectors = C::merged && B::kSource == B::kTarget && B::kGroups * B::kTarget == kLanes;
+
+ public:
+  SourcePacker(const ConvArgs& a, const TensorView& view, long long item)
+      : a_(a), view_(view), group_(B::group(item)), groups_(B::groups(a, item)) {
+    const bool channels_last = view.c == 1 && (!C::merged || view.g == B::kSource);
+    by_point_ = channels_last && (!C::merged || (kWholeVectors && groups_ == B::kGroups));
+  }
+
+  // Points origin + j * unit, 0 <= j < points, of the row that begins at `row`; those outside [0, size) are zeros.
+  void pack(const T* row, long long origin, int unit, long long size, long long points, float* to) const {
+    const long long low = clip(origin < 0 ? ceil_div(-origin, unit) : 0, points);
+    const long long high = clip(origin < size ? ceil_div(size - origin, unit) : 0, points);
+    if (low >= high) return zero(to, points * B::kPixel);
+    const bool gaps = C::merged && (B::kGroups * B::kTarget != kLanes || groups_ != B::kGroups);
+    zero(to, (gaps ? points : low) * B::kPixel);
+    zero(to + high * B::kPixel, (points - high) * B::kPixel);
+    const T* from = row + group_ * view_.g + (origin + low * unit) * view_.s[2];
+    if (by_point_) pack_points(from, unit * view_.s[2], high - low, to + low * B::kPixel);
+    else pack_channels(from, unit * view_.s[2], high - low, to + low * B::kPixel);
+  }
+
+ private:
+  static long long clip(long long value, long long limit) { return value < limit ? value : limit; }
+
+  static void zero(float* to, long long floats) {
+    for (long long i = 0; i < floats; i++) to[i] = 0.0f;
+  }
+
+  GCONV_CPU_INLINE Vec read_vector(const T* from, long long channel) const {
+    Vec v = S::read_vector(from);
+    if constexpr (C::has_prologue)
+      for (int l = 0; l < kLanes; l++) v[l] = C::prologue(a_, v[l], channel + l);
+    return v;
+  }
+
+  GCONV_CPU_INLINE float read(const T* from, long long channel) const {
+    const float v = S::read(from);
+    if constexpr (C::has_prologue) return C::prologue(a_, v, channel);
+    return v;
+  }
+
+  // Channels lie side by side.
+  void pack_points(const T* from, long long step, long long points, float* to) const {
+    const long long channel = group_ * B::kSource;
+    for (long long j = 0; j < points; j++, from += step, to += B::kPixel) {
+      if constexpr (kWholeVectors) {
+        store_spread<B>(to, read_vector(from, channel));
+      } else {
+        int c = 0;
+        for (; c + kLanes <= B::kSource; c += kLanes) store(to + c, read_vector(from + c, channel + c));
+        for (; c < B::kSource; c++) to[c] = read(from + c, channel + c);
+      }
+    }
+  }
+
+  // Any strides: one channel at a time, so that the points of a channels-first tensor are read in order.
+  void pack_channels(const T* from, long long step, long long points, float* to) const {
+    for (int g = 0; g < groups_; g++)
+      for (int c = 0; c < B::kSource; c++) {
+        const T* source = from + g * view_.g + c * view_.c;
+        float* target = to + c * B::kValue + (C::merged ? g * B::kTarget : 0);
+        const long long channel = (group_ + g) * B::kSource + c;
+        for (long long j = 0; j < points; j++) {
+          const float v = read(source + j * step, channel);
+          for (int l = 0; l < (C::merged ? B::kTarget : 1); l++) target[j * B::kPixel + l] = v;
+        }
+      }
+  }
+
+  const ConvArgs& a_;
+  const TensorView& view_;
+  const long long group_;
+  const int groups_;
+  bool by_point_;
+};
+
+template <class C, int kAxis>
+using AxisOf = Axis<C::direction, C::filter[kAxis], C::stride[kAxis], C::dilation[kAxis]>;
+
+// Packed weights: [item][d][h][w][source channel][kWidth], taps in the packed order of axis.hpp.
+template <class C>
+struct PackedWeights {
+  using B = Block<C>;
+  static constexpr int kTaps = C::filter[0] * C::filter[1] * C::filter[2];
+  static constexpr long long kTap = static_cast<long long>(B::kSource) * B::kWidth;
+  static constexpr long long kItem = kTap * kTaps;
+
+  static long long row(long long item, int d, int h) {
+    return item * kItem + (static_cast<long long>(d) * C::filter[1] + h) * C::filter[2] * kTap;
+  }
+
+  // The filter tap at each packed position of an axis.
+  template <int kAxis>
+  static void tap_order(int* order) {
+    using A = AxisOf<C, kAxis>;
+    for (int r = 0; r < A::kClasses; r++) {
+      const AxisPhase p = A::phase(r * A::kSteps, 1, 0);
+      for (int at = 0; at < p.taps; at++) order[p.weight_base + at] = A::tap_at(p, at);
+    }
+  }
+};
+
+// Task t of item_ranges(items): pack the weights of its items into the workspace.
+template <class C>
+void pack_weights(const ConvArgs& a, long long task) {
+  using B = Block<C>;
+  using P = PackedWeights<C>;
+  using W = typename C::Weight;
+  int order_d[C::filter[0]], order_h[C::filter[1]], order_w[C::filter[2]];
+  P::template tap_order<0>(order_d);
+  P::template tap_order<1>(order_h);
+  P::template tap_order<2>(order_w);
+  const long long target = B::kBackward ? a.wv.c : a.wv.n, source = B::kBackward ? a.wv.n : a.wv.c;
+  const long long items = B::items(a.G), ranges = item_ranges(items);
+  for (long long item = items * task / ranges; item < items * (task + 1) / ranges; item++) {
+    const LaneMap<C> lanes(a, item, a.wv.g, target);
+    float* to = static_cast<float*>(a.workspace) + item * P::kItem;
+    for (int d : order_d)
+      for (int h : order_h)
+        for (int w : order_w) {
+          const auto* tap = static_cast<const typename W::type*>(a.w) + d * a.wv.s[0] + h * a.wv.s[1] + w * a.wv.s[2];
+          for (int c = 0; c < B::kSource; c++, to += B::kWidth)
+            for (int l = 0; l < B::kWidth; l++) to[l] = l < lanes.count ? W::read(tap + c * source + lanes.offset[l]) : 0.0f;
+        }
+  }
+}
+
+}  // namespace gconv::cpu

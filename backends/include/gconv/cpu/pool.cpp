@@ -1,0 +1,99 @@
+// The thread pool of target cpu: one per process, started on first use, rebuilt by a forked child.
+//
+// gconv_parallel runs task 0 .. tasks-1, each once, in any order, on up to `threads` threads of which the caller is one.
+// Which thread runs a task never influences a result. Calls from several threads at once are allowed: one of them gets the
+// pool, the others run their tasks themselves.
+#include <pthread.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+namespace {
+
+using Kernel = void (*)(const void* args, long long task);
+
+struct Job {
+  Kernel kernel;
+  const void* args;
+  long long tasks;
+  std::atomic<long long> next{0};
+  int wanted;       // workers that may still join
+  int working = 0;  // workers that joined and have not left
+};
+
+void work(Job& job) {
+  for (long long task; (task = job.next.fetch_add(1, std::memory_order_relaxed)) < job.tasks;) job.kernel(job.args, task);
+}
+
+struct Pool {
+  std::mutex busy;  // held by the caller whose job it is
+  std::mutex state;
+  std::condition_variable wake, done;
+  Job* job = nullptr;
+  int workers = 0;
+
+  void serve() {
+    std::unique_lock<std::mutex> lock(state);
+    for (;;) {
+      wake.wait(lock, [this] { return job != nullptr && job->wanted > 0; });
+      Job& mine = *job;
+      mine.wanted--, mine.working++;
+      lock.unlock();
+      work(mine);
+      lock.lock();
+      mine.wanted = 0;  // all tasks are taken: nobody else need join
+      if (--mine.working == 0) done.notify_one();
+    }
+  }
+
+  // Threads that cannot be started are done without: the caller does their share.
+  void grow(int wanted) {
+    try {
+      for (; workers < wanted; workers++) std::thread([this] { serve(); }).detach();
+    } catch (const std::system_error&) {
+    }
+  }
+
+  void run(Job& mine) {
+    std::unique_lock<std::mutex> lock(state);
+    grow(mine.wanted);
+    job = &mine;
+    lock.unlock();
+    if (mine.wanted == 1) wake.notify_one();
+    else wake.notify_all();
+    work(mine);
+    lock.lock();
+    job = nullptr;
+    done.wait(lock, [&mine] { return mine.working == 0; });
+  }
+};
+
+// Never destroyed: workers may outlive static destructors. A forked child has none of the threads and must not touch the
+// locks its parent held, so it begins with a new pool.
+Pool* pool = nullptr;
+std::once_flag registered;
+
+void renew() { pool = new Pool; }
+
+thread_local bool inside = false;  // a kernel that calls gconv_parallel itself runs its tasks in place
+
+}  // namespace
+
+extern "C" void gconv_parallel(Kernel kernel, const void* args, long long tasks, int threads) {
+  std::call_once(registered, [] {
+    renew();
+    pthread_atfork(nullptr, nullptr, renew);
+  });
+  Job job{kernel, args, tasks, {}, 0};
+  const long long most = threads < tasks ? threads : tasks;
+  Pool& mine = *pool;
+  if (most <= 1 || inside || !mine.busy.try_lock()) return work(job);
+  inside = true;
+  job.wanted = static_cast<int>(most) - 1;
+  mine.run(job);
+  inside = false;
+  mine.busy.unlock();
+}

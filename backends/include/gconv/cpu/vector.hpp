@@ -1,0 +1,111 @@
+// Vectors of kLanes floats by the compiler's vector extensions, and the storage types fp32, fp16 and bf16.
+// GCONV_LANES is defined by the generated source: 16 (AVX-512), 8 (AVX2), 4 (SSE, NEON).
+#pragma once
+
+#define GCONV_CPU_INLINE inline __attribute__((always_inline))
+
+namespace gconv::cpu {
+
+constexpr int kLanes = GCONV_LANES;
+
+typedef float Vec __attribute__((vector_size(4 * GCONV_LANES)));
+typedef unsigned UVec __attribute__((vector_size(4 * GCONV_LANES)));
+typedef unsigned short HVec __attribute__((vector_size(2 * GCONV_LANES)));
+
+template <class To, class From>
+GCONV_CPU_INLINE To bits_as(const From& from) {
+  static_assert(sizeof(To) == sizeof(From), "bits_as keeps the size");
+  To to;
+  __builtin_memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+GCONV_CPU_INLINE Vec load(const float* p) {
+  Vec v;
+  __builtin_memcpy(&v, p, sizeof(v));
+  return v;
+}
+
+GCONV_CPU_INLINE void store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof(v)); }
+
+// Every lane the same. Subtracting +0 changes no value, not even -0, so the compiler drops it.
+GCONV_CPU_INLINE Vec broadcast(float s) { return s - Vec{}; }
+
+// The conversions below work on one element (F = float, U = unsigned) and on vectors (F = Vec, U = UVec) alike.
+
+template <class F, class U>
+GCONV_CPU_INLINE F bf16_to_float(U h) {
+  return bits_as<F>(h << 16);
+}
+
+// Round to nearest even; a NaN keeps its upper bits and becomes quiet.
+template <class F, class U>
+GCONV_CPU_INLINE U float_to_bf16(F f) {
+  const U u = bits_as<U>(f);
+  const U rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  return (u & 0x7fffffffu) > 0x7f800000u ? ((u >> 16) | 0x40u) : rounded;
+}
+
+// The fp16 bits moved to fp32 places stand for a value 2^112 too small, subnormals included.
+template <class F, class U>
+GCONV_CPU_INLINE F fp16_to_float(U h) {
+  const U magnitude = (h & 0x7fffu) << 13;
+  const U finite = bits_as<U>(bits_as<F>(magnitude) * 0x1p112f);
+  const U special = magnitude | 0x7f800000u;
+  return bits_as<F>((magnitude >= (0x7c00u << 13) ? special : finite) | ((h & 0x8000u) << 16));
+}
+
+// Round to nearest even. Results below 2^-14 are rounded by the adder: in 0.5 + |f| the last place is 2^-24.
+template <class F, class U>
+GCONV_CPU_INLINE U float_to_fp16(F f) {
+  const U u = bits_as<U>(f);
+  const U magnitude = u & 0x7fffffffu;
+  const U normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  const U subnormal = bits_as<U>(bits_as<F>(magnitude) + 0.5f) - 0x3f000000u;
+  const U overflow = magnitude > 0x7f800000u ? U{} + 0x7e00u : U{} + 0x7c00u;
+  const U finite = magnitude < 0x38800000u ? subnormal : normal;
+  return (magnitude >= 0x477ff000u ? overflow : finite) | ((u >> 16) & 0x8000u);
+}
+
+struct Fp32 {
+  using type = float;
+  static GCONV_CPU_INLINE float read(const float* p) { return *p; }
+  static GCONV_CPU_INLINE Vec read_vector(const float* p) { return load(p); }
+  static GCONV_CPU_INLINE void write(float* p, float v) { *p = v; }
+  static GCONV_CPU_INLINE void write_vector(float* p, Vec v) { store(p, v); }
+};
+
+template <class Format>
+struct Half {
+  using type = unsigned short;
+  static GCONV_CPU_INLINE float read(const type* p) { return Format::template widen<float, unsigned>(*p); }
+  static GCONV_CPU_INLINE Vec read_vector(const type* p) {
+    HVec h;
+    __builtin_memcpy(&h, p, sizeof(h));
+    return Format::template widen<Vec, UVec>(__builtin_convertvector(h, UVec));
+  }
+  static GCONV_CPU_INLINE void write(type* p, float v) { *p = type(Format::template narrow<float, unsigned>(v)); }
+  static GCONV_CPU_INLINE void write_vector(type* p, Vec v) {
+    const HVec h = __builtin_convertvector((Format::template narrow<Vec, UVec>(v)), HVec);
+    __builtin_memcpy(p, &h, sizeof(h));
+  }
+};
+
+struct Bf16Format {
+  template <class F, class U>
+  static GCONV_CPU_INLINE F widen(U h) { return bf16_to_float<F, U>(h); }
+  template <class F, class U>
+  static GCONV_CPU_INLINE U narrow(F f) { return float_to_bf16<F, U>(f); }
+};
+
+struct Fp16Format {
+  template <class F, class U>
+  static GCONV_CPU_INLINE F widen(U h) { return fp16_to_float<F, U>(h); }
+  template <class F, class U>
+  static GCONV_CPU_INLINE U narrow(F f) { return float_to_fp16<F, U>(f); }
+};
+
+using Bf16 = Half<Bf16Format>;
+using Fp16 = Half<Fp16Format>;
+
+}  // namespace gconv::cpu
