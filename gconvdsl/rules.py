@@ -20,10 +20,10 @@ from .pipelines import PIPELINES, Pipeline
 from .problem import ConvProblem
 from .tile_cost import lds_bytes, register_limit, registers_per_lane
 
-__all__ = ["RULES", "Case", "Rule", "Violation", "check", "lds_bytes", "require"]
+__all__ = ["RULES", "Case", "Rule", "Violation", "check", "gemms", "lds_bytes", "require"]
 
 VECTOR_WIDTHS = (1, 2, 4, 8, 16)
-INDEX_LIMIT = 2 ** 31
+INDEX_LIMIT = 2 ** 30
 
 
 @dataclass(frozen=True)
@@ -302,7 +302,7 @@ def _registers(case: Case) -> Violation | None:
 # --- rules of options
 
 
-def _gemms(problem: ConvProblem) -> list[tuple[int, int, int]]:
+def gemms(problem: ConvProblem) -> list[tuple[int, int, int]]:
     """The matrix products that are computed: one, or one for each phase of a strided bwd_data."""
     if problem.direction != "bwd_data":
         return [(problem.gemm.m, problem.gemm.n, problem.gemm.k)]
@@ -314,7 +314,7 @@ def _unpadded(case: Case, axis: int) -> Violation | None:
     if case.tile is None or getattr(case.config, f"pad_{name}") is not False:
         return None
     block = case.tile.block[axis]
-    left = next((gemm[axis] for gemm in _gemms(case.problem) if gemm[axis] % block), None)
+    left = next((gemm[axis] for gemm in gemms(case.problem) if gemm[axis] % block), None)
     if left is None:
         return None
     return _bad(f"pad_{name}", False, f"a multiple of {block}", f"pad_{name} is false, but block.{name} = {block} does not divide the "
@@ -388,8 +388,8 @@ def _precision(case: Case) -> Violation | None:
     return _bad("precision", precision, "fp32 on sm_80 and later", f"precision {precision} does not exist for {what}", "Leave precision out.")
 
 
-@_rule("limit.index", "N, G, the points of one image and the extents of one group's matrices stay below 2^31.",
-       "Inside a block, device code counts in 32 bits; addresses across blocks have 64.")
+@_rule("limit.index", "N, G, the points of one image and the extents of one group's matrices stay below 2^30.",
+       "Inside a block, device code adds two such numbers in 32 bits; addresses across blocks have 64.")
 def _index(case: Case) -> Violation | None:
     problem = case.problem
     counts = {"N": problem.N, "G": problem.G, "the points of an input image": math.prod(problem.input),

@@ -1,0 +1,113 @@
+"""Choosing tiles when none is declared: a rule of thumb that ranks a small grid of tiles by a rough cost.
+
+The cost counts what a tile wastes and what it overlaps; its constants are orders of magnitude, good for ranking only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from .archs import Arch, arch as find_arch, arithmetic
+from .config import KernelConfig, Size, Tile
+from .dtypes import DTYPES
+from .errors import error
+from .pipelines import PIPELINES
+from .problem import ConvProblem
+from .rules import check, gemms
+from .tile_cost import lds_bytes
+
+__all__ = ["candidates", "default_tile"]
+
+_DEPTHS = (16, 32, 64)
+_MULTIPLES = (1, 2, 4, 8, 16)
+_LONGEST_SIDE, _LARGEST_AREA, _MOST_WAVES = 256, 128 * 128, 4
+# Per compute unit and cycle: multiply-adds of a 16-bit and of an fp32 instruction, bytes from memory, bytes from LDS.
+_HALF_RATE, _FLOAT_RATE, _MEMORY_RATE, _LDS_RATE = 1024, 128, 64, 128
+# Cycles that one K-step and one block wait for memory; blocks that hide such waits for each other on a compute unit.
+_STEP_WAIT, _BLOCK_WAIT, _MOST_RESIDENT = 600, 2000, 8
+
+
+def default_tile(problem: ConvProblem, arch: str | Arch, direction: str | None = None, config: KernelConfig | None = None) -> Tile:
+    """The tile to use when none is declared; legal together with the options of ``config``, by default those of basic_v1.
+
+    Raises ``kernel.none`` where the rules admit no tile. For the target cpu, which ignores tiles, it is a small one.
+    """
+    found = find_arch(arch)
+    problem = problem.as_(direction) if direction else problem
+    if found.family == "cpu":
+        return Tile((64, 16, 16), wave_tile=(16, 16, 16))
+    asked = config or KernelConfig(pipeline="basic_v1")
+    for tile in _ranked(problem, found, asked):
+        if not _tile_faults(problem, asked.resolved(tile=tile), found):
+            return tile
+    raise error("kernel.none", problem=problem.describe(), target=found.name)
+
+
+def candidates(problem: ConvProblem, arch: str | Arch, limit: int = 12) -> list[KernelConfig]:
+    """At most ``limit`` legal configurations to try, the likely best first: the best tiles with every pipeline and scheduler there is."""
+    found = find_arch(arch)
+    if found.family == "cpu":
+        return [KernelConfig()]
+    rows = [KernelConfig(pipeline=row.name, **{**row.implied_options, "scheduler": scheduler})
+            for row in PIPELINES.values() if row.available for scheduler in row.schedulers]
+    tiles = itertools.islice(_ranked(problem, found, KernelConfig()), 4 * limit)
+    every = (row.resolved(tile=tile) for tile in tiles for row in rows)
+    return list(itertools.islice((config for config in every if not check(problem, config, found)), limit))
+
+
+def _tile_faults(problem: ConvProblem, config: KernelConfig, arch: Arch) -> bool:
+    """Whether a rule that another tile could satisfy is broken."""
+    return any(one.field.startswith("tile") for one in check(problem, config, arch))
+
+
+def _ranked(problem: ConvProblem, arch: Arch, config: KernelConfig) -> list[Tile]:
+    """The grid of tiles, the cheapest first; equal costs keep the order of the grid, the smaller tile first."""
+    parts = Counter(gemms(problem))
+    dtype = arithmetic(problem.dtype, config.precision)
+    grid = list(_grid(arch, dtype, DTYPES[problem.dtype].bytes))
+    return sorted(grid, key=lambda tile: sum(_cost(part, tile, problem, arch, config) * count for part, count in parts.items()))
+
+
+def _grid(arch: Arch, dtype: str, size: int) -> Iterator[Tile]:
+    """Blocks of 1, 2, 4, 8, 16 instructions a side with K-steps of up to 64, each with the waves that suit it."""
+    shapes = dict.fromkeys((one.m, one.n) for one in arch.instructions_for(dtype))
+    for shape, k, i, j in itertools.product(shapes, _DEPTHS, _MULTIPLES, _MULTIPLES):
+        one, m, n = arch.instruction(dtype, (*shape, k)), i * shape[0], j * shape[1]
+        fits = max(m, n) <= _LONGEST_SIDE and m * n <= _LARGEST_AREA and n >= 16 and k * size <= 128
+        if one is not None and fits:
+            yield Tile((m, n, k), _waves(i, j), (one.m, one.n, max(one.k, 16) if one.name == "fma" else one.k), (16 // size,) * 3)
+
+
+def _waves(rows: int, columns: int) -> Size:
+    """Up to four waves over rows x columns instructions, halving the longer side each time."""
+    m = n = 1
+    while m * n < _MOST_WAVES and (rows > 1 or columns > 1):
+        if rows >= columns:
+            rows, m = rows // 2, m * 2
+        else:
+            columns, n = columns // 2, n * 2
+    return m, n, 1
+
+
+def _cost(gemm: tuple[int, int, int], tile: Tile, problem: ConvProblem, arch: Arch, config: KernelConfig) -> float:
+    """Cycles for one matrix product of every group: the throughput of the busiest compute unit, and waits that nothing hides."""
+    size, units = DTYPES[problem.dtype].bytes, arch.compute_units
+    m, n, k = (-(-side // block) for side, block in zip(gemm, tile.block))
+    blocks, steps = m * n * problem.G, k
+    if problem.direction == "bwd_weight":  # a long reduction is cut until every compute unit has work
+        cut = max(1, min(steps, 2 * units // max(1, blocks)))
+        blocks, steps = blocks * cut, -(-steps // cut)
+    lds = lds_bytes(tile, problem.dtype, merge=config.num_groups_to_merge or 1)
+    resident = max(1, min(_MOST_RESIDENT, arch.lds // lds, arch.max_threads * 2 // (math.prod(tile.waves) * arch.wave)))
+    work = math.ceil(blocks / units) * steps * _step_cycles(tile, size)
+    return work + math.ceil(blocks / (units * resident)) * (steps * _STEP_WAIT + _BLOCK_WAIT)
+
+
+def _step_cycles(tile: Tile, size: int) -> float:
+    """Cycles of one K-step that keep a compute unit busy: matrix instructions, memory, and reads from LDS."""
+    rate = _HALF_RATE if size == 2 else _FLOAT_RATE
+    read_by_waves = tile.waves[1] * tile.m + tile.waves[0] * tile.n
+    return tile.k * (tile.m * tile.n / rate + (tile.m + tile.n) * size / _MEMORY_RATE + read_by_waves * size / _LDS_RATE)
