@@ -33,6 +33,10 @@ _NOT_OF_THE_KERNEL = ("compile.missing", "compile.arch", "launch.device")
 """Errors that say something about the machine: no other candidate would fare better, and nothing is to be remembered."""
 
 
+_RULES_OF_AN_ARCH = ("tile.wave_tile", "tile.threads", "tile.lds", "tile.registers")
+"""Rules by which a tile that is good on one arch is none on another."""
+
+
 class FallbackWarning(UserWarning):
     """Something that was asked for cannot be had, and something else runs in its place."""
 
@@ -170,11 +174,11 @@ def _chosen_tile(problem: ConvProblem, arch: str) -> Tile:
 
 
 def _tile_misfit(problem: ConvProblem, config: KernelConfig, arch: str) -> str:
-    """Why the tile cannot exist on this arch, whatever the pipeline; empty if it can."""
+    """Why the tile cannot exist on this arch, whatever the pipeline; empty if it can. Faults on every arch are left to the rules."""
     from .rules import check
 
     plain = KernelConfig(tile=config.tile, pipeline="basic_v1", precision=config.precision)
-    return "; ".join(v.message for v in check(problem, plain, arch) if v.rule.startswith("tile."))
+    return "; ".join(v.message for v in check(problem, plain, arch) if v.rule in _RULES_OF_AN_ARCH)
 
 
 # --- deciding
@@ -258,7 +262,8 @@ def _refused(problem: ConvProblem, candidate: KernelConfig, arch: str) -> GconvE
     violations = check(problem, candidate, arch)
     if not violations:
         return None
-    reasons, fixes = "; ".join(v.message for v in violations), " ".join(v.fix for v in violations if v.fix)
+    reasons = "; ".join(f"{v.message} [{v.rule}]" for v in violations)
+    fixes = " ".join(dict.fromkeys(v.fix for v in violations))
     return error("rule.violated", arch=arch, reasons=reasons, fixes=fixes, violations=tuple(violations))
 
 

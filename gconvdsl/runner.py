@@ -5,7 +5,7 @@ bind arrays -> choose a kernel -> launch; a launch that fails goes back to the c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
@@ -86,10 +86,11 @@ def plan_call(spec: KernelSpec, problem: ConvProblem | None, arrays: Sequence[An
 
 def execute(spec: KernelSpec, config: KernelConfig | None, problem: ConvProblem | None, arrays: Sequence[Any],
             operands: Mapping[str, Any] | None = None, out: Any = None, target: str | None = None, *, arch: str | None = None,
-            out_dtype: Any = None, stream: Any = None) -> Result:
+            out_dtype: Any = None, stream: Any = None, poison: bool = False) -> Result:
     """Run ``spec`` on two arrays (in the order of the direction) and operands by name. Raises the errors of every step.
 
-    ``config`` None is that of the declaration; ``problem`` None is inferred from the arrays.
+    ``config`` None is that of the declaration; ``problem`` None is inferred from the arrays; ``poison`` fills the workspace with
+    NaN first, so that a kernel that reads what it did not write cannot be right.
     """
     spec, problem = plan_call(spec, problem, arrays, out_dtype)
     config = spec.config if config is None else config
@@ -101,35 +102,47 @@ def execute(spec: KernelSpec, config: KernelConfig | None, problem: ConvProblem 
     if not backend.can_launch:
         raise error("launch.device", target=backend.name, reason="this version compiles for it but does not launch on it",
                     hint="Use kernel.compile(...), or the targets cpu and sim.")
-    decision, time_ms = _launch_some(decision, backend, inputs, extra, result, stream)
+    decision, time_ms = _launch_some(decision, backend, inputs, extra, result, stream, poison)
     tflops = problem.flops / time_ms / 1e9 if time_ms > 0 else 0.0
     return Result(to_caller(result) if out is None else out, time_ms, tflops, decision.config, decision.target_text, decision.fallbacks,
                   decision=decision)
 
 
 def _launch_some(decision: choose.Decision, backend: Backend, inputs: Sequence[Bound], extra: BoundOperands, result: Bound,
-                 stream: Any) -> tuple[choose.Decision, float]:
+                 stream: Any, poison: bool) -> tuple[choose.Decision, float]:
     """Launch, falling back as long as the choice has another candidate."""
     if result.array.size == 0:
         return decision, 0.0
     while True:
         try:
-            return decision, _launch(decision, backend, inputs, extra, result, stream)
+            return decision, _launch(decision, backend, inputs, extra, result, stream, poison)
         except LaunchError as failure:
             decision = choose.reject(decision, backend, failure)
 
 
-def _launch(decision: choose.Decision, backend: Backend, inputs: Sequence[Bound], extra: BoundOperands, result: Bound, stream: Any) -> float:
+def _launch(decision: choose.Decision, backend: Backend, inputs: Sequence[Bound], extra: BoundOperands, result: Bound, stream: Any,
+            poison: bool) -> float:
     """One launch, in milliseconds. Arrays whose strides the kernel cannot take are copied; the result likewise."""
     problem, planned = decision.problem, decision.lowered.plan.args
     names = (*problem.operands, problem.result)
     bound = {name: _fitted(array, problem, name, planned, backend) for name, array in zip(names, (*inputs, result))}
     extra = extra.matching(bound[problem.result])
     run = _launch_on_host if backend.host_memory else _launch_on_device
-    time_ms = run(decision, backend, bound, extra, stream)
+    time_ms = run(decision, backend, bound, extra, _workspace(backend, decision, poison), stream)
     if bound[problem.result] is not result:
         copy_out(bound[problem.result], result)
     return time_ms
+
+
+def _workspace(backend: Backend, decision: choose.Decision, poison: bool) -> Any:
+    """Scratch memory of the plan's size, or None."""
+    size = decision.lowered.plan.workspace
+    if not size:
+        return None
+    scratch = backend.allocate(size)
+    if poison:
+        backend.upload(scratch, np.full(size, 0xFF, np.uint8))
+    return scratch
 
 
 def _fitted(bound: Bound, problem: ConvProblem, tensor: str, planned: ConvArgs, backend: Backend) -> Bound:
@@ -147,22 +160,22 @@ def _view_sizes(problem: ConvProblem, tensor: str) -> tuple[int, ...]:
     return problem.view(tensor, problem.sizes(tensor)).flat()
 
 
-def _launch_on_host(decision: choose.Decision, backend: Backend, bound: Mapping[str, Bound], extra: BoundOperands, stream: Any) -> float:
+def _launch_on_host(decision: choose.Decision, backend: Backend, bound: Mapping[str, Bound], extra: BoundOperands, scratch: Any,
+                    stream: Any) -> float:
     plan = decision.lowered.plan
-    scratch = backend.allocate(plan.workspace) if plan.workspace else None
     args = plan.args.with_views(xv=bound["x"].view, wv=bound["w"].view, yv=bound["y"].view).pack(
         bound["x"].address, bound["w"].address, bound["y"].address, scratch.address if scratch else 0, extra.addresses(), extra.scalars)
     return _timed(decision, backend, args, stream)
 
 
-def _launch_on_device(decision: choose.Decision, backend: Backend, bound: Mapping[str, Bound], extra: BoundOperands, stream: Any) -> float:
+def _launch_on_device(decision: choose.Decision, backend: Backend, bound: Mapping[str, Bound], extra: BoundOperands, scratch: Any,
+                      stream: Any) -> float:
     """The same through buffers of the target: arrays are contiguous here, so their bytes travel as they are."""
     plan, result = decision.lowered.plan, decision.problem.result
     buffers = {name: _uploaded(backend, array, name != result) for name, array in bound.items()}
     others = {i: _uploaded(backend, vector) for i, vector in extra.vectors.items()}
     others.update({i: _uploaded(backend, like) for i, like in extra.likes.items()})
-    scratch = backend.allocate(max(plan.workspace, 1))
-    args = plan.args.pack(buffers["x"].address, buffers["w"].address, buffers["y"].address, scratch.address,
+    args = plan.args.pack(buffers["x"].address, buffers["w"].address, buffers["y"].address, scratch.address if scratch else 0,
                           {i: buffer.address for i, buffer in others.items()}, extra.scalars)
     time_ms = _timed(decision, backend, args, stream)
     backend.download(buffers[result], _flat(bound[result].array))
@@ -192,9 +205,3 @@ def _timed(decision: choose.Decision, backend: Backend, args: bytes, stream: Any
     end = backend.record(stream)
     backend.synchronize(stream)
     return backend.elapsed_ms(start, end)
-
-
-def measured(result: Result, times: Sequence[float]) -> Result:
-    """``result`` with the median of several times in its place."""
-    time_ms = float(np.median(times)) if times else result.time_ms
-    return replace(result, time_ms=time_ms, tflops=result.tflops * result.time_ms / time_ms if time_ms else 0.0)

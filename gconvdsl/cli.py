@@ -1,0 +1,135 @@
+"""The command ``gconv``. Each command imports what it needs when it runs, so that ``gconv --help`` is quick.
+
+Exit codes: 0 all right; 1 a result is wrong, a check found something; 2 a user's mistake or a missing tool; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import warnings
+from typing import Any, Callable, Sequence
+
+from ._version import __version__
+
+__all__ = ["main"]
+
+_Add = Callable[[argparse.ArgumentParser], None]
+
+
+def _run(p: argparse.ArgumentParser) -> None:
+    p.add_argument("file", help="a .gconv file")
+    p.add_argument("--target", help="TARGET[:ARCH], such as cpu or sim:gfx942 (default: GCONV_TARGET, a GPU that is here, or cpu)")
+    p.add_argument("--seed", type=int, default=0, help="seed of the random data (default 0)")
+
+
+def _check(p: argparse.ArgumentParser) -> None:
+    p.add_argument("files", nargs="+", metavar="FILE")
+
+
+def _fmt(p: argparse.ArgumentParser) -> None:
+    p.add_argument("files", nargs="+", metavar="FILE", help="- reads standard input and writes to standard output")
+    p.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file is not in canonical form")
+
+
+def _verify(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--problem", required=True, metavar="TEXT", help='"N=2 G=4 C=32 K=48 input=13x11 filter=3x3", or a MIOpenDriver command')
+    p.add_argument("--direction", help="forward, bwd_data, bwd_weight, several with commas, or all (default: the problem's)")
+    p.add_argument("--target", help="one or several with commas, such as sim:gfx942,cpu")
+    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--json", action="store_true", help="one JSON object a line for each direction and target")
+
+
+def _rules(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--arch", help="one arch instead of all")
+    p.add_argument("--dtype", help="one dtype instead of all: fp32, fp16, bf16")
+
+
+def _json_only(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _subject(p: argparse.ArgumentParser) -> None:
+    p.add_argument("file", nargs="?", help="a .gconv file; left out, a bare convolution is meant")
+    p.add_argument("--kernel", metavar="NAME", help="a kernel of the file (default: that of its first run, or its first)")
+    p.add_argument("--problem", metavar="TEXT", help="a problem of the file by name, a problem line, or a MIOpenDriver command")
+    p.add_argument("--direction", help="forward, bwd_data or bwd_weight")
+    p.add_argument("--target", help="TARGET[:ARCH]")
+    p.add_argument("--arch", help="such as gfx950 or sm_90; no device is needed")
+
+
+def _inspect(p: argparse.ArgumentParser) -> None:
+    _subject(p)
+    p.add_argument("--what", choices=("source", "asm", "resources"), default="source")
+
+
+def _cache(p: argparse.ArgumentParser) -> None:
+    p.add_argument("action", choices=("info", "clear", "verify"))
+
+
+def _nothing(p: argparse.ArgumentParser) -> None:
+    return None
+
+
+COMMANDS: dict[str, tuple[str, str, _Add]] = {
+    "run": ("cli_run:run", "run the run statements of a file on random data, verified and timed", _run),
+    "check": ("cli_text:check", "find the errors of .gconv files", _check),
+    "fmt": ("cli_text:fmt", "bring .gconv files into canonical form", _fmt),
+    "verify": ("cli_run:verify", "verify a problem against the float64 reference", _verify),
+    "explain": ("cli_show:explain", "what would run, why, and what was rejected", _subject),
+    "inspect": ("cli_show:inspect", "the source, assembly or resources of a kernel", _inspect),
+    "rules": ("cli_show:rules", "which pipelines are legal where, with reasons", _rules),
+    "env": ("cli_show:env", "the environment variables and their values", _nothing),
+    "doctor": ("cli_show:doctor", "compilers, targets, devices, caches, and what is missing", _json_only),
+    "cache": ("cli_show:cache", "the cache of compiled kernels", _cache),
+    "repl": ("cli_text:repl", "declare, run and explain line by line", _nothing),
+}
+"""Command -> (module:function, help, the function that adds its arguments)."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command."""
+    parser = argparse.ArgumentParser(prog="gconv", description="Grouped convolution kernels: declare, verify, run.")
+    parser.add_argument("--version", action="version", version=f"gconv {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (_, text, add) in COMMANDS.items():
+        add(commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + "."))
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    from .errors import GconvError
+
+    options = build_parser().parse_args(argv)
+    warnings.showwarning = _show_warning
+    try:
+        code = _command(options.command)(options)
+        sys.stdout.flush()
+        return code
+    except GconvError as failure:
+        sys.stdout.flush()
+        print(failure, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader has gone; what is still buffered must not raise again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _command(name: str) -> Callable[[argparse.Namespace], int]:
+    module, function = COMMANDS[name][0].split(":")
+    found: Callable[[argparse.Namespace], int] = getattr(importlib.import_module(f".{module}", __package__), function)
+    return found
+
+
+def _show_warning(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None) -> None:
+    print(f"warning: {message}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

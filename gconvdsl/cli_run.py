@@ -1,0 +1,123 @@
+"""``gconv run`` and ``gconv verify``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any, Iterable, Sequence
+
+from . import choose
+from .cases import Outcome, check_case
+from .cli_table import print_table
+from .config import KernelConfig
+from .errors import error
+from .problem import DIRECTIONS, ConvProblem
+from .runner import bare_spec
+
+__all__ = ["directions", "print_outcomes", "run", "run_cases", "verify"]
+
+_KINDS_OF_RUN = ("normal", "integers")
+"""`gconv run` checks rounding and exactness; `gconv verify` runs every kind of inputs."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Execute the run statements of a file in order; exit code 1 if any result is wrong or fails."""
+    from .grammar import load
+
+    module = load(options.file)
+    target = _target_text(options.target)
+    if not module.runs:
+        raise error("usage.empty", what="run", reason=f"{options.file} has no run statement", hint="Add a line such as: run KERNEL on PROBLEM")
+    outcomes = list(_progress(run_cases(module, module.runs, target, options.seed)))
+    print_outcomes(outcomes)
+    if module.benches:
+        print(f"{len(module.benches)} bench statements were checked, not run: this version measures through gconv run.", file=sys.stderr)
+    return 0 if all(outcome.ok for _, outcome in outcomes) else 1
+
+
+def run_cases(module: Any, runs: Iterable[Any], target: str, seed: int = 0) -> Iterable[tuple[str, Outcome]]:
+    """(title, outcome) of every kernel, problem and direction of run statements."""
+    for statement in runs:
+        spec = module.kernels[statement.kernel]
+        for name in statement.problems:
+            for direction in statement.directions or (spec.direction,):
+                problem = module.problems[name].as_(direction)
+                yield f"{spec.name} on {name}", check_case(spec, spec.config, problem, target, seed=seed, kinds=_KINDS_OF_RUN)
+
+
+def _progress(cases: Iterable[tuple[str, Outcome]]) -> Iterable[tuple[str, Outcome]]:
+    """The same; on a terminal each finished case shows on one line of standard error that is overwritten."""
+    live = sys.stderr.isatty()
+    for count, (title, outcome) in enumerate(cases, 1):
+        if live:
+            print(f"\r\x1b[K{count}: {title} {outcome.problem.direction}: {outcome.status}", end="", file=sys.stderr, flush=True)
+        yield title, outcome
+    if live:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def print_outcomes(outcomes: Sequence[tuple[str, Outcome]]) -> None:
+    """The table of `gconv run`: the error column is the worst error over its bound, at most 1 for a right result."""
+    columns = ("kernel and problem", "direction", "target", "config", "ms", "GFLOP/s", "error", "status")
+    print_table(columns, [_row(title, outcome) for title, outcome in outcomes], right=("ms", "GFLOP/s", "error"))
+    for title, outcome in outcomes:
+        for fallback in outcome.fallbacks:
+            print(f"fallback: {title} {outcome.problem.direction}: {fallback}")
+        if not outcome.ok:
+            print(f"{outcome.status}: {title} {outcome.problem.direction}: {outcome.error or outcome.reason}", file=sys.stderr)
+
+
+def _row(title: str, outcome: Outcome) -> tuple[str, ...]:
+    config = _short_config(outcome)
+    ratio = "-" if outcome.error_ratio is None else f"{outcome.error_ratio:.3f}"
+    return (title, outcome.problem.direction, outcome.target, config, f"{outcome.run_s * 1e3:.3f}", f"{outcome.gflops:.2f}", ratio,
+            outcome.status)
+
+
+def _short_config(outcome: Outcome) -> str:
+    """Pipeline and block of tile where there are any; cpu has neither."""
+    if outcome.config is None:
+        return "-"
+    if outcome.target.startswith("cpu"):
+        return "cpu"
+    tile = getattr(outcome.config.tile, "block", None)
+    return " ".join(["->".join(outcome.config.pipeline), "x".join(map(str, tile)) if tile else ""]).strip() or "-"
+
+
+def _target_text(text: str | None) -> str:
+    """The target with its arch, so that a wrong one is refused before anything runs."""
+    backend, arch = choose.resolve_target(text)
+    return f"{backend.name}:{arch}"
+
+
+def directions(text: str | None, problem: ConvProblem) -> list[str]:
+    """The directions that ``--direction`` names; by default that of the problem."""
+    if text is None:
+        return [problem.direction]
+    if text == "all":
+        return list(DIRECTIONS)
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in DIRECTIONS:
+            raise error("problem.direction", value=name)
+    return names
+
+
+def verify(options: argparse.Namespace) -> int:
+    """Verify one problem in the directions and on the targets asked for; exit code 1 if any is not ok."""
+    from .problem_text import parse_problem
+
+    problem = parse_problem(options.problem)
+    wanted = directions(options.direction, problem)
+    targets = [_target_text(text.strip() or None) for text in (options.target or "").split(",")]
+    outcomes = []
+    for direction in wanted:
+        for target in targets:
+            outcome = check_case(bare_spec(direction), KernelConfig(), problem.as_(direction), target, seed=options.seed)
+            outcomes.append(("convolution", outcome))
+            if options.json:
+                print(json.dumps(outcome.to_dict()), flush=True)
+    if not options.json:
+        print_outcomes(outcomes)
+    return 0 if all(outcome.ok for _, outcome in outcomes) else 1

@@ -1,0 +1,97 @@
+"""What would run, why, and what was rejected for which reason: the text behind ``kernel.explain()`` and ``gconv explain``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from . import choose
+from .config import KernelConfig
+from .errors import NoKernelError, RuleError
+from .problem import ConvProblem
+from .spec import KernelSpec
+
+if TYPE_CHECKING:
+    from .plan import Lowered
+
+__all__ = ["Explanation", "explain"]
+
+_WHY = {
+    "demanded": "the declaration names this pipeline and no other",
+    "chain": "the first of the declared pipelines that works",
+    "rule": "chosen by the rules of thumb",
+    "tuned": "the fastest of the recorded measurements",
+    "none": "no candidate is supported",
+}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The choice for one problem on one target. ``config`` and ``lowered`` are None when nothing can run; print it to read it."""
+
+    problem: ConvProblem
+    target: str
+    source: str
+    config: KernelConfig | None
+    fallbacks: tuple[choose.Fallback, ...]
+    lowered: Lowered | None
+    spec: KernelSpec
+
+    @property
+    def supported(self) -> bool:
+        """Whether some kernel can run."""
+        return self.config is not None
+
+    def __str__(self) -> str:
+        lines = [f"{self.spec.name}: {self.problem.direction} on {self.target}", f"  problem    {self.problem.describe()}",
+                 f"  gemm       m = {self.problem.gemm.m}, n = {self.problem.gemm.n}, k = {self.problem.gemm.k} for each of "
+                 f"{self.problem.G} groups", f"  layout     {self._layouts()}"]
+        lines += self._chosen() if self.config and self.lowered else ["  runs       nothing"]
+        lines += [f"  why        {_WHY.get(self.source, self.source)}"]
+        lines += [f"  rejected   {fallback}" for fallback in self.fallbacks]
+        return "\n".join(lines)
+
+    def _layouts(self) -> str:
+        return ", ".join(f"{name} {self.problem.axes(name)} {self.problem.shape(name)}" for name in "xwy")
+
+    def _chosen(self) -> list[str]:
+        config, lowered = self.config, self.lowered
+        if config is None or lowered is None:
+            return []
+        launches = [f"{launch.kernel} {_extent(launch)}" for launch in lowered.plan.launches]
+        return [f"  runs       {choose.describe_config(config)}", *(f"  launch     {text}" for text in launches),
+                f"  workspace  {lowered.plan.workspace} bytes", f"  nonfinite  {_locality(config)}",
+                *(f"  note       {note}" for note in lowered.notes)]
+
+
+def _extent(launch: object) -> str:
+    grid, block, tasks = getattr(launch, "grid"), getattr(launch, "block"), getattr(launch, "tasks")
+    return f"{tasks} tasks" if tasks else f"{grid[0]} x {grid[1]} x {grid[2]} blocks of {block} threads"
+
+
+def _locality(config: KernelConfig) -> str:
+    """Where a NaN or Inf may go besides the results that depend on it."""
+    merged = config.num_groups_to_merge or 1
+    if merged > 1:
+        return f"a NaN or Inf may spread within {merged} groups that are computed together"
+    return "a NaN or Inf stays in the results of its own group"
+
+
+def explain(spec: KernelSpec, problem: ConvProblem, config: KernelConfig | None = None, target: str | None = None,
+            arch: str | None = None) -> Explanation:
+    """The choice without compiling or running anything; failures recorded by earlier runs count."""
+    config = spec.config if config is None else config
+    spec = spec if problem.direction == spec.direction else spec.bare(problem.direction)
+    backend, arch = choose.resolve_target(target, arch)
+    where = f"{backend.name}:{arch}"
+    try:
+        made = choose.decide(spec, problem, config, backend, arch, compiled=False)
+    except (RuleError, NoKernelError) as refused:
+        return Explanation(problem, where, "none", None, _tried(refused, config), None, spec)
+    return Explanation(problem, where, made.source, made.config, made.fallbacks, made.lowered, spec)
+
+
+def _tried(refused: RuleError | NoKernelError, config: KernelConfig) -> tuple[choose.Fallback, ...]:
+    if isinstance(refused, NoKernelError):
+        return tuple(refused.values.get("tried", ()))
+    return (choose.Fallback(config, "rule", str(refused.values.get("reasons", refused.message))),)
