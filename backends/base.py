@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from .. import env
+from .. import archs, env
 from ..errors import error
 
 if TYPE_CHECKING:
@@ -104,6 +104,10 @@ class Backend(ABC):
     def launch(self, module: Module, plan: Plan, args: bytes, stream: Any = None) -> None:
         """Run the launches of ``plan`` in order with the packed ``gconv::ConvArgs``. May return before they are done."""
 
+    def family(self, arch: str) -> str:
+        """The family whose tiles serve this arch."""
+        return archs.arch(arch).family
+
     def default_arch(self) -> str:
         """The arch meant by the bare target name: that of the device found here."""
         found = self.detect()
@@ -173,7 +177,9 @@ def parse_target(text: str) -> tuple[Backend, str]:
     """``"sim:gfx942"`` as (backend, arch). Without an arch: GCONV_ARCH (GPUs only), else the target's default."""
     name, colon, arch = text.strip().partition(":")
     backend = get(name)
-    if not colon:
+    if colon:
+        arch = arch.partition(":")[0]       # features such as gfx90a:sramecc+:xnack- are the device's business
+    else:
         arch = (None if name == "cpu" else env.get("GCONV_ARCH")) or backend.default_arch()
     if arch not in backend.archs():
         raise error("compile.arch", arch=arch, target=name, allowed=", ".join(backend.archs()))

@@ -197,8 +197,10 @@ def _probe_clang(command: str) -> tuple[Tool, list[str]]:
     real = os.path.realpath(command)
     version = _ask("clang", command, "--version")
     archs = _amd_archs("clang", command) if "clang" in version else ()
-    unusable = "" if archs else "it does not compile for AMD GPUs" if version else "it does not start"
-    return Tool("clang", command, real, version, archs, unusable), [real]
+    linker = shutil.which(_ask("clang", command, "--target=amdgcn-amd-amdhsa", "-print-prog-name=ld.lld")) if archs else None
+    unusable = "" if linker else "its linker ld.lld is missing" if archs else "it does not compile for AMD GPUs" if version \
+        else "it does not start"
+    return Tool("clang", command, real, version, archs, unusable), [real, *([os.path.realpath(linker)] if linker else [])]
 
 
 def _probe_hipcc(command: str) -> tuple[Tool, list[str]]:

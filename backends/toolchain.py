@@ -25,7 +25,7 @@ from .compilers import INSTALL, Tool, clean_environment, find, require
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["INCLUDE", "INSTALL", "Output", "Tool", "compile_cached", "find", "require", "run"]
+__all__ = ["INCLUDE", "INSTALL", "Output", "Tool", "clean_environment", "compile_cached", "find", "require", "run"]
 
 INCLUDE = Path(__file__).resolve().parent / "include"
 """The directory of the device headers; always on the include path."""

@@ -20,7 +20,7 @@ _FALSE, _TRUE = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable: ``parse`` turns its text into the value (ValueError: not ``expected``); ``default`` is the value when unset."""
+    """One variable: ``parse`` makes the value from its text (ValueError: not ``expected``); ``default`` is the value when unset."""
 
     name: str
     parse: Callable[[str], Any]
@@ -101,24 +101,34 @@ VARIABLES: dict[str, Variable] = {v.name: v for v in (
              "Directory of compiled kernels and recorded decisions; default: the user's cache directory."),
     Variable("GCONV_CACHE_SIZE", _bytes, "a number of bytes such as 500M or 2G", 2 << 30,
              "Upper limit for the size of the compiled kernels kept; the least recently used go first."),
-    Variable("GCONV_CLANG", _text, _COMMAND, None, "The clang that compiles for AMD GPUs; default: the newest clang found, 22 or later first."),
-    Variable("GCONV_COMPILE_TIMEOUT", _seconds, "a positive number of seconds", 120.0, "Time limit for one compilation, in seconds."),
-    Variable("GCONV_CXX", _text, _COMMAND, None, "The C++ compiler for the targets cpu and sim; default: g++, then clang++."),
-    Variable("GCONV_DEBUG", _flag, "0 or 1", False, "Compile for debugging: symbols, and line numbers in debuggers."),
-    Variable("GCONV_HIPCC", _text, _COMMAND, None, "The hipcc that compiles for AMD GPUs; default: the one on PATH or under ROCM_PATH."),
-    Variable("GCONV_HIP_COMPILER", _choice("clang", "hipcc", "zig"), "clang, hipcc or zig", None,
-             "Compiler of target hip; default: the first of clang, hipcc, zig that knows the arch."),
+    Variable("GCONV_CLANG", _text, _COMMAND, None,
+             "The clang that compiles for AMD GPUs; default: the newest clang found, 22 or later first."),
+    Variable("GCONV_COMPILE_TIMEOUT", _seconds, "a positive number of seconds", 120.0,
+             "Time limit for one compilation, in seconds."),
+    Variable("GCONV_CXX", _text, _COMMAND, None,
+             "The C++ compiler for the targets cpu and sim; default: g++, then clang++."),
+    Variable("GCONV_DEBUG", _flag, "0 or 1", False,
+             "Compile for debugging: symbols, and line numbers in debuggers."),
+    Variable("GCONV_HIPCC", _text, _COMMAND, None,
+             "The hipcc that compiles for AMD GPUs; default: the one on PATH or under ROCM_PATH."),
+    Variable("GCONV_HIP_COMPILER", _choice("clang", "hipcc"), "clang or hipcc", None,
+             "Compiler of target hip; default: the first of clang, hipcc that knows the arch."),
     Variable("GCONV_ISA", _choice(*_ISAS), "one of " + ", ".join(_ISAS), None,
              "Instruction set of target cpu; default: the best this machine has."),
-    Variable("GCONV_NVCC", _text, _COMMAND, None, "The nvcc that compiles for NVIDIA GPUs; default: on PATH, under CUDA_HOME, or from PyPI."),
+    Variable("GCONV_NVCC", _text, _COMMAND, None,
+             "The nvcc that compiles for NVIDIA GPUs; default: on PATH, under CUDA_HOME, or from PyPI."),
     Variable("GCONV_REQUIRE", _names, "tool names separated by commas, such as clang,hipcc,nvcc", (),
              "Tests: tools that must be present; a test that would skip for a missing one fails instead."),
-    Variable("GCONV_RUN_TIMEOUT", _seconds, "a positive number of seconds", 120.0, "Time limit for one measured run, in seconds."),
-    Variable("GCONV_SIM_ORDER", _order, "forward, reverse, random or random:SEED", "forward", "Order in which the simulator runs lanes and waves."),
-    Variable("GCONV_SIM_SANITIZE", _flag, "0 or 1", False, "Run simulated kernels under the address and undefined-behaviour sanitizers."),
+    Variable("GCONV_RUN_TIMEOUT", _seconds, "a positive number of seconds", 120.0,
+             "Time limit for one measured run, in seconds."),
+    Variable("GCONV_SIM_ORDER", _order, "forward, reverse, random or random:SEED", "forward",
+             "Order in which the simulator runs lanes and waves."),
+    Variable("GCONV_SIM_SANITIZE", _flag, "0 or 1", False,
+             "Run simulated kernels under the address and undefined-behaviour sanitizers."),
     Variable("GCONV_TARGET", _text, "TARGET or TARGET:ARCH such as cpu, sim:gfx942 or hip:gfx90a", None,
              "Target to run on; default: a GPU that is present, otherwise cpu."),
-    Variable("GCONV_THREADS", _count, "a whole number of at least 1", None, "Threads of target cpu; default: the cores this process may use."),
+    Variable("GCONV_THREADS", _count, "a whole number of at least 1", None,
+             "Threads of target cpu; default: the cores this process may use."),
 )}
 
 
