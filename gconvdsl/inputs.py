@@ -15,8 +15,8 @@ __all__ = ["KINDS", "Kind", "kinds_for", "make_inputs", "make_operands"]
 
 Array = np.ndarray[Any, Any]
 _Maker = Callable[[np.random.Generator, ConvProblem, tuple[int, ...], tuple[int, ...]], tuple[Array, Array]]
-_BLIND = 500          # beyond this depth the error bound starts to hide faults
-_TERMS = 1000         # non-zero terms in a sum of wide integers
+_BLIND = 500          # beyond this depth the error bound starts to hide a single wrong term
+_TERMS = 64           # non-zero terms in a sum of wide integers: about 2^17 * 64 stays below 2^24
 
 
 class Kind(NamedTuple):
@@ -50,8 +50,8 @@ def _signs(rng: np.random.Generator, problem: ConvProblem, a: tuple[int, ...], b
 
 
 def _wide(rng: np.random.Generator, problem: ConvProblem, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[Array, Array]:
-    """Odd 13-bit integers, which lose their last bits in formats narrower than fp32, against a few of -1, 0, 1."""
-    wide = rng.choice([-1.0, 1.0], a) * (4097 + 2 * rng.integers(0, 2048, a))
+    """Odd 17-bit integers, which lose their last bits as tf32 or as two bf16 parts, against a few of -1, 0, 1."""
+    wide = rng.choice([-1.0, 1.0], a) * (2 ** 16 + 1 + 2 * rng.integers(0, 2 ** 15, a))
     few = rng.choice([-1.0, 1.0], b) * (rng.random(b) < min(1.0, _TERMS / max(1, problem.depth)))
     return wide, few
 
@@ -75,21 +75,21 @@ KINDS: dict[str, Kind] = {
     "integers": Kind(_integers, True, "integers with exact sums: shows a single wrong term, a second rounding, truncation"),
     "ones": Kind(_ones, True, "all ones: sums count their terms, and stall in a narrow accumulator"),
     "signs": Kind(_signs, True, "plus and minus one: every term of a long sum counts"),
-    "wide": Kind(_wide, True, "13-bit integers in the first operand: shows narrowed inputs in long sums"),
-    "wide_second": Kind(_wide_second, True, "13-bit integers in the second operand"),
+    "wide": Kind(_wide, True, "17-bit integers in the first operand: shows narrowed inputs in long sums"),
+    "wide_second": Kind(_wide_second, True, "17-bit integers in the second operand"),
     "nonfinite": Kind(_nonfinite, False, "Inf and NaN: must not turn finite"),
 }
 
 
 def kinds_for(problem: ConvProblem) -> tuple[str, ...]:
-    """The kinds that tell something about this problem: ones for dW, the exact ones for long sums, wide for fp32."""
+    """The kinds that tell something about this problem: ones for dW, signs for long sums, wide for fp32."""
     chosen = ["normal", "integers"]
     if problem.direction == "bwd_weight":
         chosen.append("ones")
     if problem.depth > _BLIND:
         chosen.append("signs")
-        if problem.dtype == "fp32":
-            chosen += ["wide", "wide_second"]
+    if problem.dtype == "fp32":
+        chosen += ["wide", "wide_second"]
     return (*chosen, "nonfinite")
 
 

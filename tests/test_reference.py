@@ -148,7 +148,8 @@ def test_a_spec_of_another_direction_leaves_gradients_bare() -> None:
 
 def test_an_epilogue_of_bwd_data_reads_one_value_for_each_of_the_c_channels() -> None:
     p = ConvProblem(G=2, C=4, K=2, input=(4,), filter=2, direction="bwd_data")
-    spec = KernelSpec("k", ConvParams("bwd_data"), (Operand("bias", "per_c"),), epilogue=Expr("add", (Expr("acc"), operand("bias"))))
+    added = Expr("add", (Expr("acc"), operand("bias")))
+    spec = KernelSpec("k", ConvParams("bwd_data"), (Operand("bias", "per_c"),), epilogue=added)
     a, b = integers(p)
     bias = np.array([1.0, 20.0, 300.0, 4000.0])
     assert np.array_equal(reference(p, a, b, spec, {"bias": bias}), reference(p, a, b) + bias.reshape(1, 1, 2, 2))
@@ -185,7 +186,8 @@ def test_wrong_arrays_are_named() -> None:
 @pytest.mark.parametrize("name,cast", [("fp32", np.float32), ("fp16", np.float16)])
 def test_round_to_is_numpys_rounding(name: str, cast: Any) -> None:
     rng = np.random.default_rng(0)
-    values = np.concatenate([rng.standard_normal(2000) * 10.0 ** rng.integers(-50, 45, 2000), [0.0, -0.0, np.inf, np.nan, 65519.9, 65520]])
+    values = rng.standard_normal(2000) * 10.0 ** rng.integers(-50, 45, 2000)
+    values = np.concatenate([values, [0.0, -0.0, np.inf, np.nan, 65519.9, 65520]])
     with np.errstate(all="ignore"):
         expected = values.astype(cast).astype(np.float64)
     assert np.array_equal(round_to(values, name), expected, equal_nan=True)
