@@ -35,9 +35,9 @@ class CudaBackend(Backend):
         try:
             devices = _devices()
         except OSError:
-            return Detection(False, None, "none: the NVIDIA driver (libcuda.so.1) is not installed")
+            return Detection(False, None, "the NVIDIA driver (libcuda.so.1) is not installed")
         except RuntimeError as err:
-            return Detection(False, None, f"none: {err}")
+            return Detection(False, None, f"{err}")
         arch = devices[0].arch
         if arch not in self.archs():
             reason = f"{devices[0].name} is {arch}, which no kernel here is built for"
@@ -99,7 +99,8 @@ def parse_ptxas(text: str) -> dict[str, dict[str, int]]:
     """Per kernel, from ``ptxas -v``: vgpr (registers a thread), lds_bytes (static shared memory of a block), scratch_bytes (stack
     of a thread), spill_bytes (stored by a thread)."""
     parts = re.split(r"Compiling entry function '(\w+)'", text)
-    return {name: {fact: _number(pattern, body) for fact, pattern in _PTXAS.items()} for name, body in zip(parts[1::2], parts[2::2])}
+    return {name: {fact: _number(pattern, body) for fact, pattern in _PTXAS.items()}
+            for name, body in zip(parts[1::2], parts[2::2])}
 
 
 def _number(pattern: str, text: str) -> int:

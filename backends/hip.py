@@ -42,13 +42,13 @@ class HipBackend(Backend):
     def detect(self) -> Detection:
         nodes = read_kfd(_KFD)
         if not nodes:
-            return Detection(False, None, "none: the kernel driver lists no AMD GPU")
+            return Detection(False, None, "the kernel driver lists no AMD GPU")
         try:
             devices = _devices(nodes)
         except OSError as err:
             return Detection(False, None, f"an AMD GPU is there, but the HIP runtime is not: {err}")
         if not devices:
-            return Detection(False, None, "an AMD GPU is there, but the HIP runtime offers none (permissions? HIP_VISIBLE_DEVICES?)")
+            return Detection(False, None, "an AMD GPU is there, but the HIP runtime offers none (HIP_VISIBLE_DEVICES?)")
         return Detection(True, devices[0].arch, f"{len(devices)} x {devices[0].name}", tuple(devices))
 
     def tool(self, arch: str) -> toolchain.Tool:

@@ -20,7 +20,7 @@ _FALSE, _TRUE = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
 
 @dataclass(frozen=True)
 class Variable:
-    """One variable: ``parse`` makes the value from its text (ValueError: not ``expected``); ``default`` is the value when unset."""
+    """One variable: ``parse`` makes the value from its text (ValueError: not ``expected``); ``default`` where it is unset."""
 
     name: str
     parse: Callable[[str], Any]
