@@ -1,4 +1,4 @@
-"""Writes the cffi modules ``_hip_api.py`` and ``_cuda_api.py``: ``python -m gconvdsl.backends.bindings``.
+"""Writes the cffi modules ``_cpu_api.py``, ``_hip_api.py`` and ``_cuda_api.py``: ``python -m gconvdsl.backends.bindings``.
 
 They are checked in, because loading one takes 4 ms and parsing the declarations at run time 90 ms. Only functions whose meaning
 and layout are the same in every version of the runtime are bound; structures that change between versions are not.
@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["CUDA", "HIP", "generate"]
+__all__ = ["CPU", "CUDA", "HIP", "generate"]
+
+CPU = """
+void gconv_parallel(void (*kernel)(const void *args, long long task), const void *args, long long tasks, int threads);
+void gconv_pack_weights(const void *args, long long task);
+void gconv_convolve(const void *args, long long task);
+void gconv_accumulate(const void *args, long long task);
+void gconv_reduce(const void *args, long long task);
+"""
 
 HIP = """
 int hipGetDeviceCount(int *count);
@@ -32,9 +40,9 @@ int cuGetErrorString(int error, const char **text);
 
 
 def generate(directory: Path) -> None:
-    """Write both modules into ``directory``."""
+    """Write the modules into ``directory``."""
     from cffi import FFI
-    for name, declarations in (("_hip_api", HIP), ("_cuda_api", CUDA)):
+    for name, declarations in (("_cpu_api", CPU), ("_hip_api", HIP), ("_cuda_api", CUDA)):
         ffi = FFI()
         ffi.set_source(name, None)
         ffi.cdef(declarations)

@@ -14,8 +14,8 @@ class Convolver {
   static constexpr int kRows = C::filter[0] * C::filter[1];
 
  public:
-  explicit Convolver(const ConvArgs& a) : a_(a), area_(a), source_(area_, scratch(floats())) {
-    x_ = reinterpret_cast<const float**>(scratch(0) + area_.scratch_floats());
+  explicit Convolver(const ConvArgs& a) : a_(a), area_(a), scratch_(floats()), source_(area_, scratch_.data()) {
+    x_ = reinterpret_cast<const float**>(scratch_.data() + area_.scratch_floats());
     w_ = x_ + kRows;
   }
 
@@ -91,6 +91,7 @@ class Convolver {
 
   const ConvArgs& a_;
   const Area<C> area_;
+  const Scratch scratch_;
   PackedSource<C> source_;
   const float** x_;
   const float** w_;

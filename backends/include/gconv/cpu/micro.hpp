@@ -1,4 +1,4 @@
-// The register micro-kernels, scratch memory of a thread, and the cutting of a run of points into register blocks.
+// The register micro-kernels, the scratch memory of a task, and the cutting of a run of points into register blocks.
 #pragma once
 
 #include <stdlib.h>
@@ -7,22 +7,21 @@
 
 namespace gconv::cpu {
 
-// Floats of scratch memory that belong to the calling thread; grows, and keeps nothing across calls.
-inline float* scratch(long long floats) {
-  struct Arena {
-    float* data = nullptr;
-    long long size = 0;
-    ~Arena() { free(data); }
-  };
-  static thread_local Arena arena;
-  if (floats > arena.size) {
-    free(arena.data);
-    arena.size = ceil_div(floats, 1024) * 1024;
-    arena.data = static_cast<float*>(aligned_alloc(64, static_cast<size_t>(arena.size) * sizeof(float)));
-    if (arena.data == nullptr) abort();  // a kernel cannot report errors, and there is no memory left to go on with
+// Scratch memory of one task. Taken from the heap each time: tasks are long, and a thread keeps nothing between kernels.
+class Scratch {
+ public:
+  explicit Scratch(long long floats)
+      : data_(static_cast<float*>(aligned_alloc(64, static_cast<size_t>(ceil_div(floats, 16)) * 16 * sizeof(float)))) {
+    if (data_ == nullptr) abort();  // a kernel cannot report errors, and there is no memory left to go on with
   }
-  return arena.data;
-}
+  ~Scratch() { free(data_); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  float* data() const { return data_; }
+
+ private:
+  float* const data_;
+};
 
 // `points` as blocks of the sizes kLarge and kSmall that cover them with the least waste: `large` large ones, then `small` small ones.
 template <int kLarge, int kSmall>

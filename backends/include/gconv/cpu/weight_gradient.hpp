@@ -19,14 +19,14 @@ class WeightGradient {
   static constexpr int kTogether = kRow * 2 <= C::points ? smallest(C::points / kRow, C::filter[1]) : 1;
 
  public:
-  explicit WeightGradient(const ConvArgs& a) : a_(a), area_(a), source_(area_, scratch(floats())) {
-    dy_ = scratch(0) + area_.scratch_floats();
+  explicit WeightGradient(const ConvArgs& a) : a_(a), area_(a), scratch_(floats()), source_(area_, scratch_.data()) {
+    dy_ = scratch_.data() + area_.scratch_floats();
   }
 
   // Task t of args.splits * item_ranges(items): one chunk for one range of items.
   void run(long long task) {
     const long long items = B::items(a_.G), ranges = item_ranges(items);
-    const long long chunk = task % a_.splits, range = task / a_.splits;
+    const long long chunk = task / ranges, range = task % ranges;  // neighbours in time share source rows
     const long long first = items * range / ranges, last = items * (range + 1) / ranges;
     partial_ = static_cast<float*>(a_.workspace) + chunk * items * P::kItem;
     for (long long i = first * P::kItem; i < last * P::kItem; i++) partial_[i] = 0.0f;
@@ -110,6 +110,7 @@ class WeightGradient {
 
   const ConvArgs& a_;
   const Area<C> area_;
+  const Scratch scratch_;
   PackedSource<C> source_;
   float* dy_;
   float* partial_ = nullptr;

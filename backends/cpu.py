@@ -1,0 +1,142 @@
+"""Target ``cpu``: native C++ on the host, vectorised for its instruction set and run on one thread pool. The default without a GPU.
+
+Archs are instruction sets (`lower_cpu.ISAS`). The kernels and the pool are compiled by g++ or clang++ and stay in the cache.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from .. import env
+from ..errors import error
+from ..lower_cpu import ISAS
+from ..plan import Plan
+from . import toolchain
+from .base import Artifact, Backend, Detection, Device, Module
+
+__all__ = ["CpuBackend", "host_isas", "threads"]
+
+_CPUINFO = Path("/proc/cpuinfo")
+_NEEDED = {
+    "avx512": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx2", "fma", "f16c", "bmi2", "movbe"},
+    "avx2": {"avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "movbe"},
+    "sse2": {"sse2"},
+    "neon": {"asimd"},
+}
+"""What the compiler may use once it is told the arch, in the kernel's spelling, which also says that the system saves the registers."""
+
+
+class CpuBackend(Backend):
+    """The host's processor."""
+
+    name = "cpu"
+
+    def archs(self) -> tuple[str, ...]:
+        return tuple(ISAS)
+
+    def detect(self) -> Detection:
+        name, count = _processor()[0], threads()
+        isa = self.default_arch()
+        return Detection(True, isa, f"{name}, {count} thread{'s' * (count != 1)}, {isa}", (Device(0, name, isa),))
+
+    def default_arch(self) -> str:
+        return str(env.get("GCONV_ISA") or host_isas()[0])
+
+    def flags(self, arch: str) -> list[str]:
+        """The command line for an instruction set. -ffast-math is not among them: NaN and Inf must survive."""
+        debug = ["-g"] if env.get("GCONV_DEBUG") else []
+        return ["-std=c++17", "-O3", "-shared", "-fPIC", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math",
+                *ISAS[arch].flags, *debug]
+
+    def compile(self, source: str, arch: str, kernel: str) -> Artifact:
+        return self._compile(source, self.flags(arch), arch, kernel, "kernel.so")
+
+    def _compile(self, source: str, flags: list[str], arch: str, kernel: str, output: str) -> Artifact:
+        return toolchain.compile_cached(toolchain.require("cxx", self.name), source, flags, target=self.name, arch=arch, kernel=kernel,
+                                        source_name="kernel.cpp", output_name=output)
+
+    def assembly(self, source: str, arch: str, kernel: str) -> str:
+        flags = [flag for flag in self.flags(arch) if flag != "-shared"]
+        return self._compile(source, [*flags, "-S"], arch, kernel, "kernel.s").path.read_text()
+
+    def identity(self, arch: str) -> dict[str, str]:
+        tool = toolchain.require("cxx", self.name)
+        return {"compiler": f"{tool.path} {tool.version}", "device": _processor()[0], "threads": str(threads())}
+
+    def load(self, artifact: Artifact) -> Module:
+        return _Library(artifact.path)
+
+    def launch(self, module: Module, plan: Plan, args: bytes, stream: Any = None) -> None:
+        from ._cpu_api import ffi
+        pool, count = self._pool(), threads()
+        block = ffi.from_buffer(args)
+        for launch in plan.launches:
+            pool.gconv_parallel(module.function(launch.kernel), block, launch.tasks, count)
+
+    @functools.cache
+    def _pool(self) -> Any:
+        """The library with the thread pool, for this process."""
+        source = (toolchain.INCLUDE / "gconv" / "cpu" / "pool.cpp").read_text(encoding="utf-8")
+        flags = ["-std=c++17", "-O2", "-shared", "-fPIC", "-pthread"]
+        return _Library(self._compile(source, flags, "any", "thread pool", "pool.so").path).library
+
+
+class _Library:
+    """A loaded shared library of kernels."""
+
+    def __init__(self, path: Path) -> None:
+        from ._cpu_api import ffi
+        self.path, self._ffi, self._functions = path, ffi, {}  # type: ignore[var-annotated]
+        try:
+            self.library = ffi.dlopen(str(path))
+        except OSError as err:
+            raise error("launch.load", path=str(path), reason=str(err)) from None
+
+    def function(self, name: str) -> Any:
+        if name not in self._functions:
+            try:
+                self._functions[name] = self._ffi.addressof(self.library, name)
+            except AttributeError:
+                raise error("launch.load", path=str(self.path), reason=f"it has no kernel {name}") from None
+        return self._functions[name]
+
+
+def threads() -> int:
+    """Threads to use: GCONV_THREADS, else the cores that this process may run on."""
+    chosen = env.get("GCONV_THREADS")
+    if chosen:
+        return int(chosen)
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:                       # not Linux
+        return os.cpu_count() or 1
+
+
+def host_isas() -> tuple[str, ...]:
+    """The instruction sets this processor and system can run, best first; always ends with ``generic``."""
+    flags = _processor()[1]
+    return (*(name for name, needed in _NEEDED.items() if needed <= flags), "generic")
+
+
+@functools.cache
+def _processor() -> tuple[str, frozenset[str]]:
+    """Name and feature flags of the host's processor, from the kernel."""
+    try:
+        text = _CPUINFO.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or platform.machine(), frozenset()
+    return _parse_cpuinfo(text)
+
+
+def _parse_cpuinfo(text: str) -> tuple[str, frozenset[str]]:
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        key, colon, value = line.partition(":")
+        if colon:
+            fields.setdefault(key.strip(), value.strip())
+    flags = fields.get("flags") or fields.get("Features") or ""
+    return fields.get("model name") or platform.machine(), frozenset(flags.split())
