@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Iterator
 from . import env
 from .build import Built, build, lower
 from .config import KernelConfig, Tile
-from .errors import CompileError, GconvError, LaunchError, error
+from .errors import CompileError, GconvError, LaunchError, NoKernelError, error
 from .pipelines import PIPELINES
 from .problem import ConvProblem
 from .spec import KernelSpec
@@ -138,17 +138,17 @@ def _candidates(problem: ConvProblem, config: KernelConfig, target: str, arch: s
         yield config
         return
     config = _with_tile(problem, config, arch, passed)
-    for name in config.pipeline or [name for name, row in PIPELINES.items() if row.available]:
+    for name in _pipelines(config):
         yield _with_pipeline(config, name)
 
 
 def _with_pipeline(config: KernelConfig, name: str) -> KernelConfig:
-    """The configuration for one pipeline; double_smem_buffer follows it, unless one demanded pipeline came with a choice."""
-    needs = PIPELINES[name].needs_double_smem_buffer
-    double = config.double_smem_buffer
-    if len(config.pipeline) != 1 or double is None:
-        double = needs if double is not False else False
-    return config.resolved(pipeline=name, double_smem_buffer=double)
+    """The configuration for one pipeline, with the options that it implies; along a chain double_smem_buffer follows the pipeline."""
+    row = PIPELINES[name]
+    options = {option: value for option, value in row.implied_options.items() if getattr(config, option) is None}
+    if config.double_smem_buffer and not config.demanded:
+        options["double_smem_buffer"] = row.needs_double_smem_buffer
+    return config.resolved(pipeline=name, **options)
 
 
 def _with_tile(problem: ConvProblem, config: KernelConfig, arch: str, passed: list[Fallback]) -> KernelConfig:
@@ -164,13 +164,24 @@ def _with_tile(problem: ConvProblem, config: KernelConfig, arch: str, passed: li
         passed.append(Fallback(config.resolved(tile=declared), "tile", reason))
     elif config.tile is not None:
         passed.append(Fallback(config, "tile", f"no tile is declared for the family {family} of {arch}"))
-    return config.resolved(tile=_chosen_tile(problem, arch))
+    return config.resolved(tile=_chosen_tile(problem, config, arch))
 
 
-def _chosen_tile(problem: ConvProblem, arch: str) -> Tile:
+def _pipelines(config: KernelConfig) -> tuple[str, ...]:
+    """Those that are asked for, or all that there are."""
+    return config.pipeline or tuple(name for name, row in PIPELINES.items() if row.available)
+
+
+def _chosen_tile(problem: ConvProblem, config: KernelConfig, arch: str) -> Tile | None:
+    """A tile for the first of the pipelines that has one; None if none has, which the rules then explain."""
     from .tiles import default_tile
 
-    return default_tile(problem, arch, problem.direction)
+    for name in _pipelines(config):
+        try:
+            return default_tile(problem, arch, config=_with_pipeline(config.resolved(tile=None), name))
+        except NoKernelError:
+            continue
+    return None
 
 
 def _tile_misfit(problem: ConvProblem, config: KernelConfig, arch: str) -> str:
@@ -236,7 +247,8 @@ def _source(config: KernelConfig, target: str) -> str:
 def _try(spec: KernelSpec, problem: ConvProblem, candidate: KernelConfig, backend: Backend, arch: str,
          compiled: bool) -> Decision | tuple[Fallback, GconvError | None]:
     """The decision for this candidate, or why it is passed over."""
-    refused = _refused(problem, candidate, arch)
+    # The rules know the host's processor as one arch; its instruction sets differ in speed only.
+    refused = _refused(problem, candidate, "cpu" if backend.name == "cpu" else arch)
     if refused is not None:
         return Fallback(candidate, "rule", refused.values["reasons"]), refused
     remembered = _recall(spec, problem, candidate, backend, arch)

@@ -12,7 +12,7 @@ from .problem import ConvProblem
 from .spec import KernelSpec
 
 if TYPE_CHECKING:
-    from .plan import Lowered
+    from .plan import Launch, Lowered
 
 __all__ = ["Explanation", "explain"]
 
@@ -43,9 +43,9 @@ class Explanation:
         return self.config is not None
 
     def __str__(self) -> str:
+        m, n, k = self.problem.gemm
         lines = [f"{self.spec.name}: {self.problem.direction} on {self.target}", f"  problem    {self.problem.describe()}",
-                 f"  gemm       m = {self.problem.gemm.m}, n = {self.problem.gemm.n}, k = {self.problem.gemm.k} for each of "
-                 f"{self.problem.G} groups", f"  layout     {self._layouts()}"]
+                 f"  gemm       m = {m}, n = {n}, k = {k} for each of {self.problem.G} groups", f"  layout     {self._layouts()}"]
         lines += self._chosen() if self.config and self.lowered else ["  runs       nothing"]
         lines += [f"  why        {_WHY.get(self.source, self.source)}"]
         lines += [f"  rejected   {fallback}" for fallback in self.fallbacks]
@@ -64,9 +64,10 @@ class Explanation:
                 *(f"  note       {note}" for note in lowered.notes)]
 
 
-def _extent(launch: object) -> str:
-    grid, block, tasks = getattr(launch, "grid"), getattr(launch, "block"), getattr(launch, "tasks")
-    return f"{tasks} tasks" if tasks else f"{grid[0]} x {grid[1]} x {grid[2]} blocks of {block} threads"
+def _extent(launch: Launch) -> str:
+    if launch.tasks:
+        return f"{launch.tasks} tasks"
+    return f"{' x '.join(map(str, launch.grid))} blocks of {launch.block} threads"
 
 
 def _locality(config: KernelConfig) -> str:
