@@ -35,19 +35,20 @@ def lds_bytes(tile: Tile, dtype: str, pipeline: str | Pipeline | None = None, me
     return max(staging, shuffle)
 
 
-def registers_per_lane(tile: Tile, dtype: str, arch: Arch, pipeline: str | Pipeline | None = None, instruction_k: int = 1) -> int:
+def registers_per_lane(tile: Tile, dtype: str, arch: Arch, pipeline: str | Pipeline | None = None, instruction_k: int = 1,
+                       merge: int = 1) -> int:
     """An estimate of the 32-bit registers of one lane, rounded up.
 
     Accumulators (exact), one set of A and B fragments of one instruction, the elements staged between global memory and LDS
-    (none with direct loads), and 32 for addresses and counters.
+    (none with direct loads), and 32 for addresses and counters. Merged groups each have accumulators and staged elements.
     """
     row = _pipeline(pipeline)
     words = DTYPES[dtype].bytes / 4
     lanes = math.prod(tile.waves) * arch.wave
     fragments = (tile.m / tile.waves[0] + tile.n / tile.waves[1]) * instruction_k * words / arch.wave
     stages = 0 if row and row.needs_direct_to_lds else row.prefetch if row else 1
-    staged = (tile.m + tile.n) * tile.k * words / lanes * stages
-    return math.ceil(tile.m * tile.n / lanes + fragments + staged) + _ADDRESS_REGISTERS
+    staged = (tile.m + tile.n) * tile.k * words / lanes * stages * merge
+    return math.ceil(tile.m * tile.n / lanes * merge + fragments + staged) + _ADDRESS_REGISTERS
 
 
 def register_limit(arch: Arch, threads: int) -> int:
