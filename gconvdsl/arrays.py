@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Sequence
 
 import numpy as np
@@ -91,6 +92,7 @@ def to_caller(bound: Bound) -> Any:
 
 # --- fitting an array to a tensor
 
+@lru_cache(maxsize=4096)
 def _forms(problem: ConvProblem, tensor: str, torch: bool) -> dict[str, tuple[int, ...]]:
     """Axes -> shape of every form that an array for ``tensor`` may have."""
     if torch:
@@ -144,9 +146,13 @@ def _bound(array: np.ndarray, axes: str, problem: ConvProblem, tensor: str, torc
 
 
 def _view(array: np.ndarray, axes: str, problem: ConvProblem, tensor: str) -> TensorView:
-    """Element strides; where groups are not an axis, one group's step is that of its channels together."""
-    size = array.itemsize
-    strides = {axis: s // size for axis, s in zip(axes, array.strides)}
+    return _element_strides(problem, tensor, axes, array.strides, array.itemsize)
+
+
+@lru_cache(maxsize=4096)
+def _element_strides(problem: ConvProblem, tensor: str, axes: str, steps: tuple[int, ...], size: int) -> TensorView:
+    """From strides in bytes; where groups are not an axis, one group's step is that of its channels together."""
+    strides = {axis: step // size for axis, step in zip(axes, steps)}
     if "g" not in strides:
         within, count = ("c", problem.Cg) if tensor == "x" else ("k", problem.Kg)
         strides["g"] = count * strides[within]
@@ -213,7 +219,9 @@ def _new(problem: ConvProblem, tensor: str, first: Bound) -> Bound:
     forms = _forms(problem, tensor, first.torch)
     axes = next((a for a in forms if ("g" in a) == ("g" in first.axes)), next(iter(forms)))
     shape, order = forms[axes], _memory_order(axes, first)
-    array = np.empty([shape[i] for i in order], dtype).transpose(np.argsort(order))
+    array = np.empty([shape[i] for i in order], dtype)
+    if first.torch:
+        array = array.transpose(np.argsort(order))
     return Bound(array, axes, _view(array, axes, problem, tensor), first.torch)
 
 

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from .backends.base import Artifact, Backend
     from .plan import Lowered
 
-__all__ = ["Built", "build", "lower"]
+__all__ = ["ANY_STRIDES", "Built", "build", "lower"]
+
+ANY_STRIDES = ("cpu",)
+"""Targets whose kernels take every stride at run time; elsewhere strides of 1 are compile-time facts."""
 
 
 @dataclass(frozen=True)

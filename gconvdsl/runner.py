@@ -15,6 +15,7 @@ from . import choose
 from .arrays import (
     Bound, bind_inputs, bind_out, check_declared, compact, copy_out, infer_problem, kernel_problem, to_caller, unit_strides_match,
 )
+from .build import ANY_STRIDES
 from .config import KernelConfig
 from .errors import GconvError, LaunchError, error
 from .operands import BoundOperands, bind_operands
@@ -146,6 +147,8 @@ def _workspace(backend: Backend, decision: choose.Decision, poison: bool) -> Any
 
 
 def _fitted(bound: Bound, problem: ConvProblem, tensor: str, planned: ConvArgs, backend: Backend) -> Bound:
+    if backend.name in ANY_STRIDES:
+        return bound
     view: TensorView = getattr(planned, tensor + "v")
     if backend.host_memory and unit_strides_match(bound.view, view, _view_sizes(problem, tensor)):
         return bound
