@@ -17,7 +17,7 @@ from ..errors import error
 from ..problem import ConvProblem
 from ..source import Loc
 from .diagnostics import did_you_mean
-from .expressions import Node, shown
+from .expressions import Node, check_size, shown
 from .fields import PROBLEM
 from .text import Source
 
@@ -45,9 +45,13 @@ class Condition:
 
     def holds(self, problem: ConvProblem, config: KernelConfig) -> bool:
         """Whether it is true. False where it divides by zero, or reads the tile of a configuration that leaves the tile open."""
-        tiles = [one for _, one in config.tile] if isinstance(config.tile, tuple) else [config.tile]
+        return self.meets(config.tile, problem)
+
+    def meets(self, tile: Any, problem: ConvProblem | None = None) -> bool:
+        """The same for a tile, or (family, tile) pairs that must all meet it; without a problem it must read the tile alone."""
+        tiles = [one for _, one in tile] if isinstance(tile, tuple) else [tile]
         try:
-            return all(bool(self._value(problem, tile)) for tile in tiles)
+            return all(bool(self._value(problem, one)) for one in tiles)
         except (ZeroDivisionError, _NoTile):
             return False
 
@@ -58,7 +62,9 @@ class Condition:
     def _value(self, problem: ConvProblem | None, tile: Tile | None) -> Any:
         if self.op == "name":
             return _read(self.value, problem, tile)
-        if self.op in ("number", "size", "word"):
+        if self.op == "number":
+            return Fraction(repr(self.value)) if isinstance(self.value, float) else self.value
+        if self.op in ("size", "word"):
             return self.value
         if self.op == "and":
             return all(arg._value(problem, tile) for arg in self.args)
@@ -116,6 +122,7 @@ def _same_axes(a: Any, b: Any) -> list[Any]:
 
 def build_condition(node: Node, source: Source, lets: Mapping[str, Any]) -> Condition:
     """The condition of a ``where``; errors name the part that does not fit."""
+    check_size(node, source)
     found, kind = _build(node, source, lets, frozenset())
     if kind != "truth":
         raise error("syntax.expected", found=node.text, expected="a condition such as tile.n <= 4 * K / G", hint="",
@@ -127,7 +134,7 @@ def _build(node: Node, source: Source, lets: Mapping[str, Any], words: frozenset
     """The condition and its type: number, size, truth, or the field whose words it holds. ``words`` may stand as plain words."""
     loc = source.loc(node.start, node.end)
     if node.kind in ("number", "size"):
-        return Condition(node.kind, value=_exact(node.value), loc=loc), node.kind
+        return Condition(node.kind, value=node.value, loc=loc), node.kind
     if node.kind in ("name", "member"):
         return _name(node, loc, lets, words)
     if node.kind in ("neg", "not"):
@@ -143,10 +150,6 @@ def _build(node: Node, source: Source, lets: Mapping[str, Any], words: frozenset
         return Condition(node.value, args, loc=loc), "number" if node.value in "+-*/%" else "truth"
     raise error("syntax.expected", found=f'"{node.value}"', expected="a name, a number or a comparison",
                 hint="Conditions have no functions.", loc=loc)
-
-
-def _exact(value: Any) -> Any:
-    return Fraction(repr(value)) if isinstance(value, float) and not value.is_integer() else int(value) if isinstance(value, float) else value
 
 
 def _typed(node: Node, source: Source, lets: Mapping[str, Any], takes: str) -> Condition:
@@ -168,7 +171,8 @@ def _name(node: Node, loc: Loc, lets: Mapping[str, Any], words: frozenset[str]) 
     if isinstance(value, str) and value in words:
         return Condition("word", value=value, loc=loc), "word"
     if name in lets and isinstance(value, (int, float, tuple)):
-        return Condition("size" if isinstance(value, tuple) else "number", value=_exact(value), loc=loc), "size" if isinstance(value, tuple) else "number"
+        sort = "size" if isinstance(value, tuple) else "number"
+        return Condition(sort, value=value, loc=loc), sort
     raise error("syntax.unknown", what="The name", name=name, loc=loc,
                 hint=did_you_mean(name, [*words, *NUMBERS, *SIZES, *WORDS, *lets], "Conditions read"))
 

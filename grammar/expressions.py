@@ -18,7 +18,7 @@ from ..ops import CAST_DTYPES
 from .diagnostics import did_you_mean
 from .text import Source
 
-__all__ = ["Node", "arrange", "build_expr", "evaluate"]
+__all__ = ["Node", "arrange", "build_expr", "check_size", "evaluate", "shown", "size_text", "substitute"]
 
 _LARGEST = 10**40
 _LOGIC = {"or": -3, "and": -2}                   # looser than every operation of the table
@@ -75,6 +75,12 @@ def arrange(tree: Any, source: Source) -> Node:
 def _too_large(source: Source, at: Any, size: int) -> GconvError:
     start = at.start_pos if hasattr(at, "start_pos") else at.children[0].start_pos
     return error("syntax.terms", value=size, limit=MAX_TERMS, loc=source.loc(start))
+
+
+def check_size(node: Node, source: Source) -> None:
+    """``syntax.terms`` for a tree of more than 200 terms."""
+    if node.size > MAX_TERMS:
+        raise error("syntax.terms", value=node.size, limit=MAX_TERMS, loc=source.loc(node.start, node.end))
 
 
 class _Arranger:
@@ -245,10 +251,20 @@ def shown(value: Any) -> str:
     return size_text(value) if isinstance(value, tuple) else str(value).lower() if isinstance(value, bool) else _short(str(value))
 
 
+def substitute(expr: Expr, values: Mapping[Expr, Expr]) -> Expr:
+    """The expression with some of its leaves replaced."""
+    done: dict[Expr, Expr] = {}
+    for node in expr.nodes():
+        replaced = values.get(node)
+        done[node] = replaced if replaced is not None else Expr(node.op, tuple(done[arg] for arg in node.args), node.value)
+    return done[expr]
+
+
 # --- numbers
 
 def evaluate(node: Node, source: Source, names: Mapping[str, Any]) -> int | float:
     """The number of a tree without tensors. Whole numbers stay exact; a division that comes out even stays whole."""
+    check_size(node, source)
     try:
         value = _evaluate(node, source, names)
     except (ArithmeticError, ValueError, TypeError):

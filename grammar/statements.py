@@ -79,6 +79,15 @@ class Sweep:
                 raise self._empty(f"where {condition}", condition.loc)
         return configs
 
+    def check(self) -> None:
+        """``syntax.empty_sweep`` when no problem can give it a member: a condition on the tile alone that no listed tile meets."""
+        tiles = next((clause.values for clause in self.clauses if clause.field == "tile"), (None,))
+        if tiles is None:
+            return
+        for condition in self.where:
+            if all(name.startswith("tile.") for name in condition.reads()) and not any(condition.meets(tile) for tile in tiles):
+                raise self._empty(f"where {condition}", condition.loc)
+
     def _empty(self, clause: str, loc: Loc | None) -> Exception:
         return error("syntax.empty_sweep", name=self.name, clause=clause, hint="Admit more values.", loc=loc or self.loc)
 
