@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..dtypes import DTYPES
 from ..errors import GconvError, error
 from ..expr import ALIASES, MAX_TERMS, OPS, Expr, apply, const
-from ..ops import CAST_DTYPES
 from .diagnostics import did_you_mean
 from .text import Source
 
@@ -234,11 +234,11 @@ def _call(node: Node, names: Mapping[str, Any], call: Any, build: Callable[[Node
 
 
 def _cast(node: Node, build: Callable[[Node], Expr]) -> Expr:
-    allowed = ", ".join(CAST_DTYPES)
+    allowed = ", ".join(DTYPES)
     if len(node.args) != 2 or node.args[1].kind != "name":
         raise error("syntax.expected", found="cast", expected=f"cast(value, dtype) with one of {allowed}", hint="Write cast(acc, bf16).")
-    if node.args[1].value not in CAST_DTYPES:
-        raise error("syntax.unknown", what="The dtype", name=node.args[1].value, hint=did_you_mean(node.args[1].value, CAST_DTYPES))
+    if node.args[1].value not in DTYPES:
+        raise error("syntax.unknown", what="The dtype", name=node.args[1].value, hint=did_you_mean(node.args[1].value, DTYPES))
     return apply("cast", build(node.args[0]), value=node.args[1].value)
 
 
