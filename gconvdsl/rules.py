@@ -270,7 +270,7 @@ def _vector(case: Case) -> Violation | None:
                 f"vector = {size_text(tile.vector)} has a width other than 1, 2, 4, 8 and 16", "Use 1, 2, 4, 8 or 16 for each.")
 
 
-@_rule("tile.lds", "The A and B tiles, with padding, buffers and merged groups, or the cshuffle buffer, fit into the LDS of a block.",
+@_rule("tile.lds", "The A and B tiles (with padding, buffers and merged groups) or the cshuffle buffer, and the row table, fit into a block's LDS.",
        "A block cannot start with more LDS than the arch gives it.")
 def _lds(case: Case) -> Violation | None:
     tile, config = case.tile, case.config
@@ -322,7 +322,7 @@ def _unpadded(case: Case, axis: int) -> Violation | None:
                 f"GEMM's {name} = {left}", f"Leave out pad_{name}, or use a block.{name} that divides {left}.")
 
 
-_UNPADDED = "Without padding the kernel has no bounds checks along this side."
+_UNPADDED = "pad = false says that no block reaches over the edge of the matrix along this side."
 
 
 @_rule("option.pad_m", "With pad_m = false, block.m divides the GEMM's m.", _UNPADDED)
@@ -389,14 +389,39 @@ def _precision(case: Case) -> Violation | None:
     return _bad("precision", precision, "fp32 on sm_80 and later", f"precision {precision} does not exist for {what}", "Leave precision out.")
 
 
-@_rule("limit.index", "N, G, the points of one image and the extents of one group's matrices stay below 2^30.",
+@_rule("limit.index", "N, G, the points of one image, the extents of one group's matrices and one piece of a reduction stay below 2^30.",
        "Inside a block, device code adds two such numbers in 32 bits; addresses across blocks have 64.")
 def _index(case: Case) -> Violation | None:
     problem = case.problem
     counts = {"N": problem.N, "G": problem.G, "the points of an input image": math.prod(problem.input),
               "the points of an output image": math.prod(problem.output), "C/G x filter": problem.Cg * problem.taps,
               "K/G x filter": problem.Kg * problem.taps}
+    if problem.direction == "bwd_weight" and case.arch.family != "cpu":
+        counts["N x output / split_k"] = -(-problem.gemm.k // (case.config.split_k or 1))
     for name, value in counts.items():
         if value >= INDEX_LIMIT:
             return _bad(name, value, INDEX_LIMIT - 1, f"{name} = {value} is more than {INDEX_LIMIT - 1}", "Cut the problem into parts.")
     return None
+
+
+@_rule("limit.grid", "The threads along the grid's x stay below 2^32 (blocks below 2^31), stride phases x split_k below 2^16.",
+       "The launch interfaces count in these widths.")
+def _grid(case: Case) -> Violation | None:
+    problem, tile = case.problem, case.tile
+    if tile is None:
+        return None
+    strided = problem.direction == "bwd_data"
+    rows = problem.N * math.prod(map(_ceil_div, problem.input, problem.stride)) if strided else problem.gemm.m
+    blocks = _ceil_div(rows, tile.m) * _ceil_div(problem.gemm.n, tile.n) * problem.G // (case.config.num_groups_to_merge or 1)
+    pieces = (math.prod(problem.stride) if strided else 1) * (case.config.split_k or 1)
+    limit = min(2 ** 31, 2 ** 32 // case.threads)
+    if blocks >= limit:
+        return _bad("tile.block", blocks, limit - 1, f"block = {size_text(tile.block)} makes {blocks} blocks of {case.threads} threads; at most "
+                    f"{limit - 1} can be launched", "Use a larger block, or cut the problem into parts.")
+    if pieces >= 2 ** 16:
+        return _bad("split_k", pieces, 2 ** 16 - 1, f"stride phases x split_k = {pieces} is more than {2 ** 16 - 1}", "Use a smaller split_k.")
+    return None
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)

@@ -13,6 +13,7 @@ __all__ = ["LDS_PAD_BYTES", "lds_bytes", "register_limit", "registers_per_lane"]
 
 LDS_PAD_BYTES = 16
 _ADDRESS_REGISTERS = 32
+_OFFSET_BYTES = 8
 
 
 def _pipeline(pipeline: str | Pipeline | None) -> Pipeline | None:
@@ -21,18 +22,18 @@ def _pipeline(pipeline: str | Pipeline | None) -> Pipeline | None:
 
 def lds_bytes(tile: Tile, dtype: str, pipeline: str | Pipeline | None = None, merge: int = 1, *,
               double_smem_buffer: bool | None = None, epilogue: str | None = None) -> int:
-    """Bytes of LDS that one block uses.
+    """Bytes of LDS that one block uses, as conv.hpp lays them out; an upper bound where the epilogue is not chosen yet.
 
     A holds block.m and B block.n rows of block.k elements and 16 bytes of padding, which spread the rows over the banks; each
-    LDS buffer and each merged group has both. The cshuffle buffer (fp32, one instruction of every wave, 16 bytes of padding a
-    row) takes the same place after the main loop, so the larger of the two counts.
+    LDS buffer and each merged group has both. The cshuffle buffer (fp32, one instruction's rows of every wave, 16 bytes of
+    padding a row) takes the same place after the main loop, so the larger of the two counts. A table of one 8-byte offset for
+    each row of the block follows.
     """
     row = _pipeline(pipeline)
     buffers = 2 if double_smem_buffer else row.lds_buffers if row else 1
     staging = (tile.m + tile.n) * (tile.k * DTYPES[dtype].bytes + LDS_PAD_BYTES) * buffers * merge
-    rows, columns = tile.waves[0] * tile.wave_tile[0], tile.waves[1] * tile.wave_tile[1]
-    shuffle = rows * (columns * 4 + LDS_PAD_BYTES) if epilogue == "cshuffle" else 0
-    return max(staging, shuffle)
+    shuffle = tile.waves[0] * tile.wave_tile[0] * (merge * tile.n * 4 + LDS_PAD_BYTES) if epilogue != "default" else 0
+    return -(-max(staging, shuffle) // 16) * 16 + tile.m * _OFFSET_BYTES
 
 
 def registers_per_lane(tile: Tile, dtype: str, arch: Arch, pipeline: str | Pipeline | None = None, instruction_k: int = 1,
