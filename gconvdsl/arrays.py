@@ -21,7 +21,7 @@ from .spec import ConvParams
 
 __all__ = [
     "Bound", "argument_names", "as_numpy", "bind", "bind_inputs", "bind_out", "check_declared", "compact", "copy_out", "infer_problem",
-    "is_torch", "kernel_problem", "to_caller", "unit_strides_match",
+    "is_torch", "kernel_problem", "kernel_takes", "to_caller",
 ]
 
 _OUTER = {"x": "n", "w": "k", "y": "n"}
@@ -247,12 +247,25 @@ def kernel_problem(problem: ConvProblem, first: Bound) -> ConvProblem:
     return problem.replace(layout=f"n{spatial}gc" if _channels_last(first) else f"ngc{spatial}")
 
 
-def unit_strides_match(view: TensorView, planned: TensorView, sizes: Sequence[int]) -> bool:
-    """Whether a kernel planned for ``planned`` may read ``view``: strides of 1 are compile-time facts, all others are not.
+def kernel_takes(bound: Bound, planned: TensorView, sizes: Sequence[int], alignment: int = 1, offset_bits: int = 64) -> bool:
+    """Whether a kernel planned for a contiguous array may read this one in place.
 
-    ``sizes`` are those of n, g, d, h, w, c; axes of size 1 are never stepped along.
+    Strides of 1 are compile-time facts. Where vectors are moved, the address and all other strides are multiples of
+    ``alignment`` bytes; with 32-bit offsets nothing lies before the first element, or further than those reach. ``sizes`` are those
+    of n, g, d, h, w, c; axes of size 1 are never stepped along.
     """
-    return all(actual == 1 or size <= 1 for actual, plan, size in zip(view.flat(), planned.flat(), sizes) if plan == 1)
+    steps = [(actual, plan) for actual, plan, size in zip(bound.view.flat(), planned.flat(), sizes) if size > 1]
+    if any(plan == 1 and actual != 1 for actual, plan in steps):
+        return False
+    item = bound.array.itemsize
+    if alignment > item and (bound.address % alignment or any(s * item % alignment for s, plan in steps if plan != 1)):
+        return False
+    return offset_bits > 32 or (min(s for s, _ in steps or [(0, 0)]) >= 0 and _reach(bound.view, sizes) * item < 2**31)
+
+
+def _reach(view: TensorView, sizes: Sequence[int]) -> int:
+    """The offset of the last element."""
+    return sum((size - 1) * step for step, size in zip(view.flat(), sizes))
 
 
 def compact(bound: Bound, problem: ConvProblem, tensor: str) -> Bound:

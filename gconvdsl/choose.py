@@ -33,6 +33,9 @@ _NOT_OF_THE_KERNEL = ("compile.missing", "compile.arch", "launch.device")
 """Errors that say something about the machine: no other candidate would fare better, and nothing is to be remembered."""
 
 
+_FAULTS_SHOWN = ("launch.sim", "launch.timeout")
+"""Failures that the next process is to see again: the simulator is there to find faults, and a time limit depends on the machine."""
+
 _RULES_OF_AN_ARCH = ("tile.wave_tile", "tile.threads", "tile.lds", "tile.registers")
 """Rules by which a tile that is good on one arch is none on another."""
 
@@ -196,6 +199,7 @@ def _tile_misfit(problem: ConvProblem, config: KernelConfig, arch: str) -> str:
 
 _lock = threading.RLock()
 _decisions: dict[tuple[Any, ...], Decision] = {}
+_failed: dict[str, tuple[KernelSpec, Fallback]] = {}
 _warned: set[str] = set()
 
 
@@ -284,15 +288,29 @@ def reject(decision: Decision, backend: Backend, failure: GconvError) -> Decisio
     if failure.code in _NOT_OF_THE_KERNEL:
         raise failure
     fallback = Fallback(decision.candidate, "launch", failure.message)
-    _remember(decision.spec, decision.problem, decision.candidate, backend, decision.arch, fallback)
-    forget(decision.spec)
+    _remember(decision.spec, decision.problem, decision.candidate, backend, decision.arch, fallback, failure.code not in _FAULTS_SHOWN)
+    _drop(decision.spec)
     if decision.asked.demanded or decision.target == "cpu":
         raise failure
-    return decide(decision.spec, decision.problem, decision.asked, backend, decision.arch)
+    try:
+        return decide(decision.spec, decision.problem, decision.asked, backend, decision.arch)
+    except NoKernelError as nothing:
+        raise (failure if len(nothing.values["tried"]) == 1 else nothing) from None
 
 
 def forget(spec: KernelSpec | None = None) -> None:
-    """Drop this process's decisions, those of one kernel or all of them. Records on disk stay."""
+    """Drop this process's decisions, those of one kernel or all of them, and what it has learnt of their failures."""
+    from . import records
+
+    with _lock:
+        _drop(spec)
+        for identity in [identity for identity, (owner, _) in _failed.items() if spec is None or owner == spec]:
+            del _failed[identity]
+            if spec is not None:
+                records.forget(identity)
+
+
+def _drop(spec: KernelSpec | None) -> None:
     with _lock:
         for key in [key for key in _decisions if spec is None or key[0] == spec]:
             del _decisions[key]
@@ -317,17 +335,24 @@ def _identity(spec: KernelSpec, problem: ConvProblem, candidate: KernelConfig, b
     return json.dumps(facts, sort_keys=True)
 
 
-def _remember(spec: KernelSpec, problem: ConvProblem, candidate: KernelConfig, backend: Backend, arch: str, fallback: Fallback) -> None:
+def _remember(spec: KernelSpec, problem: ConvProblem, candidate: KernelConfig, backend: Backend, arch: str, fallback: Fallback,
+              lasting: bool = True) -> None:
+    """For this process and, where ``lasting``, for those to come."""
     from . import records
 
     identity = _identity(spec, problem, candidate, backend, arch)
-    records.remember(identity, {"stage": fallback.stage, "reason": fallback.reason})
+    _failed[identity] = spec, fallback
+    if lasting:
+        records.remember(identity, {"stage": fallback.stage, "reason": fallback.reason})
 
 
 def _recall(spec: KernelSpec, problem: ConvProblem, candidate: KernelConfig, backend: Backend, arch: str) -> Fallback | None:
     from . import records
 
-    found = records.recall(_identity(spec, problem, candidate, backend, arch))
+    identity = _identity(spec, problem, candidate, backend, arch)
+    if identity in _failed:
+        return _failed[identity][1]
+    found = records.recall(identity)
     if not found or "stage" not in found:
         return None
     return Fallback(candidate, found["stage"], found["reason"] + " (remembered from an earlier run)")

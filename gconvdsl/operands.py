@@ -28,10 +28,12 @@ class BoundOperands:
     likes: dict[int, Bound] = field(default_factory=dict)
     scalars: dict[int, float] = field(default_factory=dict)
 
-    def matching(self, result: Bound) -> BoundOperands:
-        """The same with every ``like_y`` array in the strides of ``result``, copied where they differ."""
-        likes = {i: like if like.view == result.view else _restride(like, result) for i, like in self.likes.items()}
-        return replace(self, likes=likes)
+    def matching(self, result: Bound, alignment: int = 1) -> BoundOperands:
+        """The same with every ``like_y`` array in the strides of ``result`` and aligned to ``alignment`` bytes, copied where it is not."""
+        if not self.likes:
+            return self
+        fits = {i: like.view == result.view and like.address % alignment == 0 for i, like in self.likes.items()}
+        return replace(self, likes={i: like if fits[i] else _restride(like, result) for i, like in self.likes.items()})
 
     def addresses(self) -> dict[int, int]:
         """Host addresses by operand index."""
@@ -87,7 +89,11 @@ def _vector(value: Any, name: str, size: int, letter: str) -> np.ndarray:
 
 
 def _restride(like: Bound, result: Bound) -> Bound:
-    """A copy of a result-shaped array in the result's memory order."""
-    array = np.empty_like(result.array)
-    np.copyto(array, like.array.reshape(result.array.shape) if like.axes != result.axes else like.array)
+    """A copy of a result-shaped array with exactly the strides of the result, gaps included."""
+    shape, strides, item = result.array.shape, result.array.strides, result.array.itemsize
+    low = sum(min(0, (n - 1) * s) for n, s in zip(shape, strides) if n)
+    high = sum(max(0, (n - 1) * s) for n, s in zip(shape, strides) if n)
+    memory = np.empty((high - low) // item + 1, result.array.dtype)
+    array = np.lib.stride_tricks.as_strided(memory[-low // item:], shape, strides)
+    np.copyto(array, like.array if like.axes == result.axes else like.array.reshape(shape))
     return replace(result, array=array)

@@ -13,7 +13,7 @@ import numpy as np
 
 from . import choose
 from .arrays import (
-    Bound, bind_inputs, bind_out, check_declared, compact, copy_out, infer_problem, kernel_problem, to_caller, unit_strides_match,
+    Bound, bind_inputs, bind_out, check_declared, compact, copy_out, infer_problem, kernel_problem, kernel_takes, to_caller,
 )
 from .build import ANY_STRIDES
 from .config import KernelConfig
@@ -24,7 +24,7 @@ from .spec import ConvParams, KernelSpec
 
 if TYPE_CHECKING:
     from .backends.base import Backend
-    from .plan import ConvArgs, TensorView
+    from .plan import Plan, TensorView
 
 __all__ = ["Result", "Runner", "bare_spec", "execute", "plan_call"]
 
@@ -124,10 +124,10 @@ def _launch_some(decision: choose.Decision, backend: Backend, inputs: Sequence[B
 def _launch(decision: choose.Decision, backend: Backend, inputs: Sequence[Bound], extra: BoundOperands, result: Bound, stream: Any,
             poison: bool) -> float:
     """One launch, in milliseconds. Arrays whose strides the kernel cannot take are copied; the result likewise."""
-    problem, planned = decision.problem, decision.lowered.plan.args
+    problem, plan = decision.problem, decision.lowered.plan
     names = (*problem.operands, problem.result)
-    bound = {name: _fitted(array, problem, name, planned, backend) for name, array in zip(names, (*inputs, result))}
-    extra = extra.matching(bound[problem.result])
+    bound = {name: _fitted(array, problem, name, plan, backend) for name, array in zip(names, (*inputs, result))}
+    extra = extra.matching(bound[problem.result], dict(plan.alignment).get(problem.result, 1))
     run = _launch_on_host if backend.host_memory else _launch_on_device
     time_ms = run(decision, backend, bound, extra, _workspace(backend, decision, poison), stream)
     if bound[problem.result] is not result:
@@ -146,13 +146,16 @@ def _workspace(backend: Backend, decision: choose.Decision, poison: bool) -> Any
     return scratch
 
 
-def _fitted(bound: Bound, problem: ConvProblem, tensor: str, planned: ConvArgs, backend: Backend) -> Bound:
+def _fitted(bound: Bound, problem: ConvProblem, tensor: str, plan: Plan, backend: Backend) -> Bound:
+    """The array as the kernel takes it: itself, or a contiguous copy."""
     if backend.name in ANY_STRIDES:
         return bound
-    view: TensorView = getattr(planned, tensor + "v")
-    if backend.host_memory and unit_strides_match(bound.view, view, _view_sizes(problem, tensor)):
+    planned: TensorView = getattr(plan.args, tensor + "v")
+    if bound.view == planned and not backend.host_memory:
         return bound
-    if not backend.host_memory and bound.view == view:
+    limits = dict(plan.alignment).get(tensor, 1), plan.offset_bits
+    contiguous = bound.view == planned and bound.address % limits[0] == 0
+    if backend.host_memory and (contiguous or kernel_takes(bound, planned, _view_sizes(problem, tensor), *limits)):
         return bound
     return compact(bound, problem, tensor)
 

@@ -125,12 +125,21 @@ def test_out_may_not_share_memory_with_an_input() -> None:
     assert arrays.bind_out(problem, interleaved[..., 1::2], first, [first])
 
 
-def test_unit_strides_are_what_a_kernel_relies_on() -> None:
-    sizes = (2, 3, 1, 5, 4, 2)
-    plan = TensorView(120, 2, (0, 24, 6), 1)
-    assert arrays.unit_strides_match(TensorView(999, 7, (0, 50, 9), 1), plan, sizes)
-    assert not arrays.unit_strides_match(TensorView(120, 2, (0, 24, 6), 2), plan, sizes)
-    assert arrays.unit_strides_match(TensorView(120, 2, (0, 24, 6), 2), plan, (2, 3, 1, 5, 4, 1))
+def test_what_a_kernel_takes_in_place() -> None:
+    plan, sizes = P2.views()["x"], (2, 3, 1, 5, 4, 2)
+    wide = np.zeros((2, 5, 4, 24), np.float32)
+
+    def takes(array: np.ndarray, *limits: int) -> bool:
+        return arrays.kernel_takes(arrays.bind(P2, "x", array, "x"), plan, sizes, *limits)
+
+    assert takes(wide[..., 1:7]) and takes(wide[..., 2:8], 8) and not takes(wide[..., 1:7], 8)
+    assert not takes(wide[..., :12:2]), "the channels are apart"
+    assert not takes(np.zeros((2, 5, 4, 7), np.float32)[..., :6], 8), "rows of 28 bytes are no multiple of 8"
+    flipped = wide[:, ::-1, :, :6]
+    assert takes(flipped) and not takes(flipped, 1, 32)
+    far = np.lib.stride_tricks.as_strided(np.zeros(6, np.float32), (2, 5, 4, 6), (2**31, 0, 0, 4))
+    assert takes(far) and not takes(far, 1, 32)
+    assert takes(np.zeros((2, 5, 4, 6), np.float32), 1, 32)
 
 
 def test_compact_keeps_values_and_takes_the_order_of_the_layout() -> None:
