@@ -161,8 +161,8 @@ def _lock(key: str) -> Iterator[None]:
     except Timeout:
         lock = None
         warn_once(f"lock {path}", f"Another process has held {path} for {limit:g} s; going on without it.")
-    except (OSError, NotImplementedError):
-        lock = None         # no locks here: two processes may build the same entry, and one of them wins
+    except (OSError, RuntimeError):
+        lock = None         # no locks here, or this thread has it already: two may build the same entry, and one of them wins
     try:
         yield
     finally:

@@ -21,6 +21,8 @@ from .errors import StoreError, error
 if TYPE_CHECKING:
     import sqlite3
 
+    from filelock import FileLock
+
 __all__ = ["SCHEMA", "clear", "forget", "info", "path", "recall", "remember"]
 
 SCHEMA = 1
@@ -97,19 +99,35 @@ def _open(file: Path) -> sqlite3.Connection:
     import sqlite3
     database = sqlite3.connect(file, timeout=BUSY_SECONDS)
     try:
-        found = database.execute("PRAGMA user_version").fetchone()[0]
+        if _version(database) == 0:
+            with _lock(file):       # SQLite does not wait when two processes switch a new file to WAL at once
+                _begin(database)
+        found = _version(database)
         if found > SCHEMA:
             raise error("store.newer", path=str(file), found=found, known=SCHEMA)
-        if found == 0:
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("CREATE TABLE IF NOT EXISTS decisions (identity TEXT PRIMARY KEY, decision TEXT NOT NULL, "
-                             "made REAL NOT NULL) WITHOUT ROWID")
-            database.execute(f"PRAGMA user_version = {SCHEMA}")
         database.execute("PRAGMA synchronous = NORMAL")
     except BaseException:
         database.close()
         raise
     return database
+
+
+def _version(database: sqlite3.Connection) -> int:
+    return int(database.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _begin(database: sqlite3.Connection) -> None:
+    if _version(database) == 0:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("CREATE TABLE IF NOT EXISTS decisions (identity TEXT PRIMARY KEY, decision TEXT NOT NULL, "
+                         "made REAL NOT NULL) WITHOUT ROWID")
+        database.execute(f"PRAGMA user_version = {SCHEMA}")
+
+
+def _lock(file: Path) -> FileLock:
+    """Held to make or replace the file, which SQLite's own locks do not cover."""
+    from filelock import FileLock
+    return FileLock(f"{file}.lock", timeout=BUSY_SECONDS, fallback_to_soft=False)
 
 
 def _use(action: Callable[[sqlite3.Connection], _T]) -> _T:
@@ -131,7 +149,7 @@ def _guarded(action: Callable[[sqlite3.Connection], _T], otherwise: Callable[[],
             return _use(action)
     except StoreError as err:
         _to_memory(err.message)
-    except (sqlite3.Error, OSError, ValueError, TypeError) as err:
+    except (sqlite3.Error, OSError, RuntimeError, ValueError, TypeError) as err:
         _to_memory(f"The records {path()} cannot be used ({err}).")
     return otherwise()
 
@@ -142,8 +160,7 @@ def _to_memory(reason: str) -> None:
 
 def _set_aside(file: Path) -> None:
     """Move a damaged file away, unless another process has already begun a new one."""
-    from filelock import FileLock
-    with FileLock(f"{file}.lock", timeout=BUSY_SECONDS, fallback_to_soft=False):
+    with _lock(file):
         if not _sound(file):
             os.replace(file, f"{file}.damaged")
             for suffix in ("-wal", "-shm"):
@@ -153,7 +170,7 @@ def _set_aside(file: Path) -> None:
 def _sound(file: Path) -> bool:
     import sqlite3
     try:
-        with closing(_open(file)) as database:
+        with closing(sqlite3.connect(file, timeout=BUSY_SECONDS)) as database:
             return bool(database.execute("PRAGMA quick_check").fetchone()[0] == "ok")
     except sqlite3.DatabaseError:
         return False

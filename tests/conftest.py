@@ -15,7 +15,7 @@ _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True, max_examples=40, suppress_health_check=_SLOW)
 settings.register_profile("nightly", deadline=None, print_blob=True, max_examples=200, suppress_health_check=_SLOW)
 
-_CLEARED = [name for name in env.VARIABLES if name not in ("GCONV_REQUIRE", "GCONV_CLANG", "GCONV_HIPCC", "GCONV_NVCC", "GCONV_CXX")]
+_KEPT = ("GCONV_REQUIRE", "GCONV_CLANG", "GCONV_HIPCC", "GCONV_NVCC", "GCONV_CXX")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def private_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A new cache directory that all tests of this run share, so that a kernel is built once; no setting of the user's."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in _CLEARED:
+        for name in set(env.VARIABLES) - set(_KEPT):
             patch.delenv(name, raising=False)
         path = str(tmp_path_factory.mktemp("cache"))
         os.chmod(path, 0o700)

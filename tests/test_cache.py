@@ -216,7 +216,7 @@ def test_a_home_that_cannot_be_made(place: Path, tmp_path: Path, monkeypatch: py
 def test_a_full_disk_while_compiling(place: Path) -> None:
     def full() -> None:
         if builder.calls == 1:
-            raise error("compile.failed", tool="g++", kernel="k", arch="x", status=1, details="fatal error: No space left on device")
+            raise error("compile.failed", tool="g++", kernel="k", arch="x", status=1, details="error: No space left on device")
     builder = Builder(after=full)
     seen = build_watched(builder)
     assert builder.calls == 2 and len(seen) == 1 and "No space left" in seen[0]
@@ -286,6 +286,12 @@ def test_eight_processes_at_once_build_once(place: Path, tmp_path: Path) -> None
     assert [process.exitcode for process in processes] == [0] * 8
     assert len(list(counter.iterdir())) == 1
     assert [path.name for path in (place / "binaries").iterdir()] == [KEY]
+
+
+def test_a_build_inside_a_build_with_the_same_lock(place: Path) -> None:
+    inner, key = Builder(b"library"), KEY[:3] + OTHER[3:]
+    outer = Builder(after=lambda: build(inner, key) and None)
+    assert build_watched(outer) == [] and build(inner, key) == b"library" and (outer.calls, inner.calls) == (1, 1)
 
 
 def test_a_lost_race_is_a_success(place: Path) -> None:
@@ -369,8 +375,8 @@ def test_two_versions_of_the_package_share_a_directory(place: Path, monkeypatch:
 def test_a_key_depends_on_every_field_and_on_nothing_else() -> None:
     fields = {"source": "s", "flags": ["-O2"], "arch": "gfx942"}
     assert cache.key(fields) == cache.key(dict(reversed(fields.items())))
-    changed = [{**fields, "source": "t"}, {**fields, "flags": ["-O3"]}, {**fields, "flags": ["-O", "2"]}, {**fields, "arch": "gfx950"},
-               {**fields, "more": 1}]
+    changed = [{**fields, "source": "t"}, {**fields, "flags": ["-O3"]}, {**fields, "flags": ["-O", "2"]},
+               {**fields, "arch": "gfx950"}, {**fields, "more": 1}]
     assert len({cache.key(one) for one in [fields, *changed]}) == 6
 
 

@@ -11,14 +11,16 @@ from gconvdsl import EnvError, env
 
 GOOD = [
     ("GCONV_THREADS", "3", 3), ("GCONV_CACHE_SIZE", "1000", 1000), ("GCONV_CACHE_SIZE", "3K", 3072),
-    ("GCONV_CACHE_SIZE", "2 GiB", 2147483648), ("GCONV_COMPILE_TIMEOUT", "2.5", 2.5), ("GCONV_DEBUG", "1", True), ("GCONV_DEBUG", "off", False),
-    ("GCONV_SIM_SANITIZE", "YES", True), ("GCONV_SIM_ORDER", "random:17", "random:17"), ("GCONV_REQUIRE", "clang, nvcc,", ("clang", "nvcc")),
-    ("GCONV_ISA", "avx2", "avx2"), ("GCONV_HIP_COMPILER", "hipcc", "hipcc"), ("GCONV_TARGET", "sim:gfx942", "sim:gfx942"),
+    ("GCONV_CACHE_SIZE", "2 GiB", 2147483648), ("GCONV_COMPILE_TIMEOUT", "2.5", 2.5), ("GCONV_DEBUG", "1", True),
+    ("GCONV_DEBUG", "off", False), ("GCONV_SIM_SANITIZE", "YES", True), ("GCONV_SIM_ORDER", "random:17", "random:17"),
+    ("GCONV_REQUIRE", "clang, nvcc,", ("clang", "nvcc")), ("GCONV_ISA", "avx2", "avx2"),
+    ("GCONV_HIP_COMPILER", "hipcc", "hipcc"), ("GCONV_TARGET", "sim:gfx942", "sim:gfx942"),
 ]
 BAD = [
-    ("GCONV_THREADS", "0"), ("GCONV_THREADS", "many"), ("GCONV_THREADS", "-1"), ("GCONV_THREADS", "1.5"), ("GCONV_CACHE_SIZE", "big"),
-    ("GCONV_CACHE_SIZE", "-1"), ("GCONV_COMPILE_TIMEOUT", "0"), ("GCONV_COMPILE_TIMEOUT", "nan"), ("GCONV_COMPILE_TIMEOUT", "inf"),
-    ("GCONV_DEBUG", "maybe"), ("GCONV_SIM_ORDER", "sideways"), ("GCONV_SIM_ORDER", "random:x"), ("GCONV_ISA", "mmx"),
+    ("GCONV_THREADS", "0"), ("GCONV_THREADS", "many"), ("GCONV_THREADS", "-1"), ("GCONV_THREADS", "1.5"),
+    ("GCONV_CACHE_SIZE", "big"), ("GCONV_CACHE_SIZE", "-1"), ("GCONV_COMPILE_TIMEOUT", "0"), ("GCONV_COMPILE_TIMEOUT", "nan"),
+    ("GCONV_COMPILE_TIMEOUT", "inf"), ("GCONV_DEBUG", "maybe"), ("GCONV_SIM_ORDER", "sideways"),
+    ("GCONV_SIM_ORDER", "random:x"), ("GCONV_ISA", "mmx"),
 ]
 
 
@@ -72,7 +74,8 @@ def test_describe_reports_a_bad_value_without_raising(monkeypatch: pytest.Monkey
 
 def test_every_variable_the_package_names_is_in_the_table() -> None:
     package = Path(env.__file__).resolve().parent
-    files = [*package.glob("*.py"), *(package / "backends").resolve().rglob("*.py"), *(package / "grammar").resolve().rglob("*.py")]
-    used = {name for file in files for name in re.findall(r"[\"'](GCONV_[A-Z_]+)[\"']", file.read_text())}
+    folders = [package, (package / "backends").resolve(), (package / "grammar").resolve()]
+    used = {name for folder in folders for file in folder.glob("*.py")
+            for name in re.findall(r"[\"'](GCONV_[A-Z_]+)[\"']", file.read_text())}
     assert used - set(env.VARIABLES) == set()
     assert "GCONV_CACHE_DIR" in used
