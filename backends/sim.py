@@ -125,7 +125,8 @@ class SimBackend(Backend):
         if "-fsanitize=address,undefined" in artifact.meta["flags"]:
             from .sim_sanitize import SanitizedModule
 
-            return SanitizedModule(artifact, _build_runtime(tool, ("-std=c++17", "-O1", "-fsanitize=address", "-DGCONV_SIM_PROGRAM"), "gconv_sim"))
+            program = ("-std=c++17", "-O1", "-fsanitize=address", "-DGCONV_SIM_PROGRAM")
+            return SanitizedModule(artifact, _build_runtime(tool, program, "gconv_sim"))
         return SimModule(artifact, runtime(_build_runtime(tool, (*_LIBRARY, "-O3", *_plain(tool)), "libgconv_sim.so")))
 
     def launch(self, module: Any, plan: Plan, args: bytes, stream: Any = None) -> None:
@@ -164,7 +165,7 @@ def _plain(tool: Tool) -> tuple[str, ...]:
 
 def _build_runtime(tool: Tool, flags: tuple[str, ...], output: str) -> Path:
     source = '#include "gconv/platform/sim_runtime.cpp"\n'
-    return toolchain.compile_cached(tool, source, [*flags, "-pthread"], target="sim", arch="host", kernel="sim_runtime",
+    return toolchain.compile_cached(tool, source, [*flags, "-ffp-contract=off", "-pthread"], target="sim", arch="host", kernel="sim_runtime",
                                     source_name="runtime.cpp", output_name=output).path
 
 
