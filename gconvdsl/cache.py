@@ -2,7 +2,7 @@
 
     CACHE_DIR/binaries/KEY/{manifest.json, kernel.so, ...}     an entry; the manifest has size and SHA-256 of each file
     CACHE_DIR/binaries/.staging-PID-UUID/                      an entry being written, or one on its way out
-    CACHE_DIR/locks/XXX                                        flock: one builder per key, freed when its holder dies
+    CACHE_DIR/locks/KEY                                        flock: one builder per key, freed when its holder dies
 
 A hit takes no lock. A damaged entry is a miss with one warning and is rebuilt. A cache that cannot be written (read-only, full,
 another user's) never stops a run: a private temporary directory takes its place, with one warning.
@@ -152,7 +152,7 @@ def get_or_build(key: str, build: Callable[[Path], dict[str, Any]]) -> Entry:
 @contextmanager
 def _lock(key: str) -> Iterator[None]:
     from filelock import FileLock, Timeout
-    path, limit = roots()[-1] / "locks" / key[:3], env.get("GCONV_COMPILE_TIMEOUT")
+    path, limit = roots()[-1] / "locks" / key, env.get("GCONV_COMPILE_TIMEOUT")
     lock = None
     try:
         os.makedirs(path.parent, mode=0o700, exist_ok=True)
@@ -162,7 +162,7 @@ def _lock(key: str) -> Iterator[None]:
         lock = None
         warn_once(f"lock {path}", f"Another process has held {path} for {limit:g} s; going on without it.")
     except (OSError, RuntimeError):
-        lock = None         # no locks here, or this thread has it already: two may build the same entry, and one of them wins
+        lock = None         # no locks here: two processes may build the same entry, and one of them wins
     try:
         yield
     finally:
@@ -231,10 +231,14 @@ def _discard(path: Path) -> None:
         os.rename(path, aside)
     except FileNotFoundError:
         return
-    if aside.is_dir() and not aside.is_symlink():
-        shutil.rmtree(aside, ignore_errors=True)
+    _delete(aside)
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
     else:
-        aside.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 # --- the whole cache
@@ -256,10 +260,10 @@ def _usage(directory: Path) -> tuple[float, int]:
 
 def prune(binaries: Path, keep: str = "") -> None:
     """Delete the least recently used entries above GCONV_CACHE_SIZE, and what dead builders left behind."""
-    for path in binaries.glob(f"{_STAGING}*"):
+    for path in [*binaries.glob(f"{_STAGING}*"), *(binaries.parent / "locks").glob("*")]:
         with suppress(OSError):     # its owner was faster
             if time.time() - path.lstat().st_mtime > STALE_SECONDS:
-                shutil.rmtree(path, ignore_errors=True)
+                _delete(path)
     used = sorted((*_usage(path), path) for path in _entries(binaries))
     excess = sum(size for _, size, _ in used) - env.get("GCONV_CACHE_SIZE")
     for _, size, path in used:

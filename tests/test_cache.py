@@ -288,8 +288,8 @@ def test_eight_processes_at_once_build_once(place: Path, tmp_path: Path) -> None
     assert [path.name for path in (place / "binaries").iterdir()] == [KEY]
 
 
-def test_a_build_inside_a_build_with_the_same_lock(place: Path) -> None:
-    inner, key = Builder(b"library"), KEY[:3] + OTHER[3:]
+def test_a_build_inside_a_build(place: Path) -> None:
+    inner, key = Builder(b"library"), KEY[:8] + OTHER[8:]
     outer = Builder(after=lambda: build(inner, key) and None)
     assert build_watched(outer) == [] and build(inner, key) == b"library" and (outer.calls, inner.calls) == (1, 1)
 
@@ -437,9 +437,12 @@ def test_stale_staging_is_swept_and_living_is_not(place: Path) -> None:
         path.mkdir()
         (path / "kernel.so").write_text("")
     old = time.time() - 2 * cache.STALE_SECONDS
-    os.utime(stale, (old, old))
+    lock = place / "locks" / OTHER
+    lock.write_text("")
+    for path in (stale, lock):
+        os.utime(path, (old, old))
     cache.prune(place / "binaries")
-    assert not stale.exists() and living.exists() and cache.lookup(KEY)
+    assert not stale.exists() and not lock.exists() and living.exists() and cache.lookup(KEY)
 
 
 def test_errors_of_cleaning_up_do_not_reach_the_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
