@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..config import FAMILIES, OPTIONS, KernelConfig, Tile
 from ..errors import GconvError, error
-from ..expr import Expr, operand
+from ..expr import OPS, Expr, operand
 from ..problem import from_fields
 from ..source import Loc
 from ..spec import KINDS, ConvParams, KernelSpec, Operand
-from .conditions import build_condition
-from .diagnostics import Report, did_you_mean
+from .conditions import Condition, build_condition
+from .diagnostics import Report
 from .expressions import Node, arrange, build_expr, evaluate, size_text, substitute
 from .fields import CONV, KERNEL, PROBLEM, SWEEP, TILE, VOCABULARY, Kind, wrong
 from .parser import parse
@@ -75,11 +76,7 @@ class Builder(Scope):
 
     def _let(self, tree: Any) -> None:
         name, node = tree.children[1], arrange(tree.children[3], self.source)
-        value: Any = FAULTY
-        try:
-            value = self._let_value(node)
-        except GconvError as fault:
-            self.fail(fault, self.loc(node))
+        value = self.attempt(lambda: self._let_value(node), self.loc(node))
         self.declare("let", name, value if value is FAULTY else Let(str(name), value))
 
     def _let_value(self, node: Node) -> Any:
@@ -97,14 +94,13 @@ class Builder(Scope):
 
     def _epilogue(self, tree: Any) -> None:
         name = tree.children[1]
-        declared: Any = FAULTY
-        try:
-            operands = self._operands(tree, first="acc")
-            expr = self._expression("acc", operands, arrange(tree.children[4], self.source))
-            declared = Epilogue(str(name), operands, expr)
-        except GconvError as fault:
-            self.fail(fault, self.loc(name))
-        self.declare("epilogue", name, declared)
+        before = len(self.report.errors)
+        operands = self.attempt(lambda: self._operands(tree, first="acc"), self.loc(name))
+        expr = FAULTY
+        if operands is not FAULTY:
+            expr = self.attempt(lambda: self._expression("acc", operands, arrange(tree.children[4], self.source)), self.loc(name))
+        sound = expr is not FAULTY and len(self.report.errors) == before
+        self.declare("epilogue", name, Epilogue(str(name), operands, expr) if sound else FAULTY)
 
     def _operands(self, tree: Any, first: str | None = None) -> tuple[Operand, ...]:
         """The operands of a parameter list; ``first`` is the name that must lead it, without a kind."""
@@ -113,39 +109,41 @@ class Builder(Scope):
             raise error("syntax.expected", found=f'"{params[0][0]}"' if params else "no parameter", expected=f'"{first}" as the first parameter',
                         hint=f"Write epilogue NAME({first}, bias: per_k) = ...", loc=self.loc(params[0][0] if params else tree.children[1]))
         self.unique([param[0] for param in params], "operand")
-        return tuple(self._operand(param) for param in params[1 if first else 0:])
+        made = [self.attempt(partial(self._operand, param), self.loc(param[0])) for param in params[1 if first else 0:]]
+        return tuple(one for one in made if one is not FAULTY)
 
     def _operand(self, param: list[Any]) -> Operand:
         name = param[0]
         if len(param) == 1:
             raise error("syntax.missing", what="The operand", name=str(name), field="a kind", loc=self.loc(name),
                         hint=f"Write {name}: per_k, or one of {', '.join(KINDS)}.")
-        if param[2] not in KINDS:
-            raise error("syntax.unknown", what="The kind", name=str(param[2]), hint=did_you_mean(param[2], KINDS, "Kinds"), loc=self.loc(param[2]))
-        try:
-            return Operand(str(name), str(param[2]))
-        except GconvError as fault:
-            raise fault.at(self.loc(name)) from None
+        kind = self.attempt(partial(self.known, param[2], "kind", KINDS), self.loc(param[2]), "scalar")
+        return Operand(str(name), kind)
 
     # --- expressions
 
     def _expression(self, leaf: str, operands: Iterable[Operand], node: Node) -> Expr:
         names = {**self.lets, leaf: _LEAVES[leaf], **{one.name: operand(one.name) for one in operands}}
         kinds = {one.name: one.kind for one in operands}
-        return build_expr(node, self.source, names, lambda call, args: self._call(call, args, kinds))
+        expr = build_expr(node, self.source, names, lambda call: self._call(call, kinds))
+        if expr.op in OPS and OPS[expr.op].condition:
+            raise error("syntax.expected", found="a comparison", expected="a value to store", loc=self.loc(node),
+                        hint="Choose between two values with where(condition, a, b).")
+        return expr
 
-    def _call(self, node: Node, args: tuple[Expr, ...], kinds: Mapping[str, str] | None = None) -> Expr | None:
-        """The expression of a declared epilogue on ``args``; None for other names."""
+    def _call(self, node: Node, kinds: Mapping[str, str] | None = None) -> Callable[[tuple[Expr, ...]], Expr] | None:
+        """What a call of a declared epilogue applies; None for other names."""
         if node.value not in self.names["epilogue"]:
             return None
         declared = self.names["epilogue"][node.value]
-        if declared is FAULTY:
-            return Expr("acc")
+        return lambda args: Expr("acc") if declared is FAULTY else self._applied(declared, node, args, kinds or {})
+
+    def _applied(self, declared: Epilogue, node: Node, args: tuple[Expr, ...], kinds: Mapping[str, str]) -> Expr:
         if len(args) != 1 + len(declared.operands):
             raise error("trace.args", function=node.value, got=len(args),
                         expected=f"{1 + len(declared.operands)} arguments ({', '.join(['acc', *(one.name for one in declared.operands)])})")
         for one, given, arg in zip(declared.operands, args[1:], node.args[1:]):
-            kind = (kinds or {}).get(str(given.value)) if given.op == "operand" else None
+            kind = kinds.get(str(given.value)) if given.op == "operand" else None
             if kind not in (None, one.kind):
                 raise error("syntax.value", field=f"The argument {one.name} of {node.value}", value=arg.text, expected=f"{one.kind}, not {kind}",
                             hint="", loc=self.loc(arg))
@@ -156,14 +154,12 @@ class Builder(Scope):
 
     def _kernel(self, tree: Any) -> None:
         name = tree.children[1]
-        spec: Any = FAULTY
-        try:
-            spec = self._spec(tree, name)
-        except GconvError as fault:
-            self.fail(fault, self.loc(name))
-        self.declare("kernel", name, spec)
+        before = len(self.report.errors)
+        spec = self.attempt(lambda: self._spec(tree, name), self.loc(name))
+        self.declare("kernel", name, spec if len(self.report.errors) == before else FAULTY)
 
     def _spec(self, tree: Any, name: Any) -> Any:
+        before = len(self.report.errors)
         directions, operands = self.directions(tree) or ("forward",), list(self._operands(tree))
 
         def convert(field: str, kind: Kind, value: Any) -> Any:
@@ -177,7 +173,7 @@ class Builder(Scope):
             config = KernelConfig(**{_OPTION_OF[field]: value for field, value in values.items()})
             return KernelSpec(str(name), conv, tuple(operands), config=config, directions=directions, loc=self.loc(name), **expressions)
 
-        return FAULTY if conv is FAULTY else self.make(name, fields, build)
+        return FAULTY if conv is FAULTY or len(self.report.errors) > before else self.make(name, fields, build)
 
     def _conv(self, tree: Any, name: Any, direction: str) -> Any:
         blocks = parts(tree, "conv")
@@ -226,7 +222,7 @@ class Builder(Scope):
         names = [self.lets.get(token, str(token)) for token in self.unique(tokens, "pipeline")]
         for token, name in zip(tokens, names):
             if name not in kind.words:
-                raise error("syntax.unknown", what="The pipeline", name=str(token), hint=did_you_mean(token, kind.words), loc=self.loc(token))
+                self.known(token, "pipeline", kind.words)
         return tuple(names)
 
     def _tile_value(self, kind: Kind, tree: Any) -> Any:
@@ -244,15 +240,14 @@ class Builder(Scope):
 
     def _inline_tile(self, kind: Kind, node: Node, value: tuple[Any, ...]) -> Tile:
         try:
-            return Tile(block=value)                 # type: ignore[arg-type]  # checked there
+            return Tile(block=value)               
         except GconvError:
             raise error("syntax.value", field="tile", value=size_text(value), expected=kind.expected, hint="", loc=self.loc(node)) from None
 
     def _family_tiles(self, tree: Any) -> Any:
         names = [token for token in tree.children if getattr(token, "type", "") == "NAME"]
         for token in self.unique(names, "family"):
-            if token not in FAMILIES:
-                raise error("syntax.unknown", what="The arch family", name=str(token), hint=did_you_mean(token, FAMILIES), loc=self.loc(token))
+            self.known(token, "arch family", FAMILIES)
         tiles = {str(token): self._tile_value(KERNEL["tile"], value) for token, value in zip(names, parts(tree, "expr"))}
         return FAULTY if any(one is FAULTY for one in tiles.values()) else tiles
 
@@ -260,34 +255,35 @@ class Builder(Scope):
 
     def _sweep(self, tree: Any) -> None:
         name = tree.children[1]
-        sweep: Any = FAULTY
         before = len(self.report.errors)
-        try:
-            clauses = self._clauses(tree, name)
-            where = tuple(build_condition(arrange(part.children[1], self.source), self.source, self.lets) for part in parts(tree, "where"))
-            if len(self.report.errors) == before and str(name) not in self.damaged:
-                sweep = Sweep(str(name), self.directions(tree), clauses, where, self.loc(name))
-                sweep.check()
-        except GconvError as fault:
-            sweep = FAULTY
-            self.fail(fault, self.loc(name))
-        self.declare("sweep", name, sweep)
+        clauses = self.attempt(lambda: self._clauses(tree, name), self.loc(name))
+        where = tuple(self.attempt(partial(self._condition, part.children[1]), self.loc(part)) for part in parts(tree, "where"))
+        directions = self.directions(tree)
+        if len(self.report.errors) > before or str(name) in self.damaged:
+            self.declare("sweep", name, FAULTY)
+        else:
+            sweep = Sweep(str(name), directions, clauses, where, self.loc(name))
+            self.declare("sweep", name, sweep)
+            sweep.check()
+
+    def _condition(self, tree: Any) -> Condition:
+        return build_condition(arrange(tree, self.source), self.source, self.lets)
 
     def _clauses(self, tree: Any, name: Any) -> tuple[Clause, ...]:
-        found: dict[str, Clause] = {}
+        found: list[Clause] = []
+        places: dict[str, tuple[Any, Loc]] = {}
         for part in parts(tree, "clause"):
             field = part.children[0]
-            try:
-                if str(field) in found:
-                    raise error("syntax.duplicate", what="The clause", name=str(field), line=found[field].loc.line, loc=self.loc(field))  # type: ignore[union-attr]
-                if field not in SWEEP:
-                    raise error("syntax.unknown", what="The sweep field", name=str(field), hint=did_you_mean(field, SWEEP, "Fields"), loc=self.loc(field))
-                found[str(field)] = Clause(_OPTION_OF[field], self._clause_values(part, name), self.loc(part))
-            except GconvError as fault:
-                self.fail(fault, self.loc(part))
-        if not found and str(name) not in self.damaged:
+            if self.attempt(partial(self.new_field, field, SWEEP, "sweep", places), self.loc(field)) is not FAULTY:
+                places[str(field)] = None, self.loc(field)
+                clause = self.attempt(partial(self._clause, field, part, name), self.loc(part))
+                found += [clause] if clause is not FAULTY else []
+        if not parts(tree, "clause") and str(name) not in self.damaged:
             raise error("syntax.missing", what="The sweep", name=str(name), field="at least one clause", hint="Write for example pipeline in *.")
-        return tuple(found.values())
+        return tuple(found)
+
+    def _clause(self, field: Any, part: Any, name: Any) -> Clause:
+        return Clause(_OPTION_OF[field], self._clause_values(part, name), self.loc(part))
 
     def _clause_values(self, part: Any, name: Any) -> tuple[Any, ...] | None:
         field, value = str(part.children[0]), part.children[2]
@@ -295,11 +291,11 @@ class Builder(Scope):
             return None
         values = []
         for one in (child for child in value.children if hasattr(child, "children")):
-            made = self._config_value(field, SWEEP[field], one)
+            made = self.attempt(partial(self._config_value, field, SWEEP[field], one), self.loc(one))
             if made is not FAULTY:
                 values.append(getattr(_checked(_OPTION_OF[field], made, self.loc(one)), _OPTION_OF[field]))
-        if not values:
-            raise error("syntax.empty_sweep", name=str(name), clause=f"{field} in {{ }}", hint=f"Name {SWEEP[field].expected}, or write {field} in *.")
+        if not parts(value, "expr") + parts(value, "chain") + parts(value, "families"):
+            raise error("syntax.empty_sweep", name=str(name), clause=f"{field} in {{ }}", hint=f"Write {field} in *, or give it {SWEEP[field].expected}.")
         return tuple(dict.fromkeys(values))
 
     def _run(self, tree: Any) -> None:

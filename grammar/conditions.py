@@ -125,7 +125,8 @@ def build_condition(node: Node, source: Source, lets: Mapping[str, Any]) -> Cond
     check_size(node, source)
     found, kind = _build(node, source, lets, frozenset())
     if kind != "truth":
-        raise error("syntax.expected", found=node.text, expected="a condition such as tile.n <= 4 * K / G", hint="",
+        text = " ".join(source.text[node.start:node.end].split())
+        raise error("syntax.expected", found=f'"{text[:60]}"', expected="a condition such as tile.n <= 4 * K / G", hint="",
                     loc=source.loc(node.start, node.end))
     return found
 

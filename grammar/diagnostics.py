@@ -148,12 +148,17 @@ def _in_words(accepts: set[str]) -> str:
 def _hint(text: str, at: int, found: str, accepts: set[str]) -> str:
     """What the user may have meant."""
     before = text[max(0, at - _SHOWN):at]
-    if re.fullmatch(r"x\d*", found) and re.search(r"\d\s*$", before):
+    if re.fullmatch(r"x\d*", found) and re.search(r"\d[ \t]*$", before):
         return "Write a size without spaces, such as 28x28."
-    if re.fullmatch(r"[\dxX*:]+", found) and not re.fullmatch(r"\d+", found):
+    if re.fullmatch(r"\d[\dxX*:]*[xX*:][\dxX*:]*", found):
         return "A size is written with a small x between numbers, such as 28x28; a pair of low and high padding as 0:1."
     if "FIELD" in accepts and re.match(r"\w+\s*:", text[at:at + 2 * _SHOWN]):
         return f"Write {found.split(':')[0]} = value."
+    if accepts & {"CLAUSE", "FIELD"} and (match := re.match(r"\w+\s*(=(?!=)|in\b)", text[at:at + 2 * _SHOWN])):
+        if "CLAUSE" in accepts and match[1] == "=":
+            return f"Inside a sweep write {found} in {{ ... }}."
+        if "FIELD" in accepts and match[1] == "in":
+            return f"Write {found} = value; several values belong into a sweep."
     keywords = [terminal.lower() for terminal in accepts if terminal.isalpha() and terminal not in _WORDS]
     close = difflib.get_close_matches(found.lower()[:_SHOWN], keywords, 1, 0.6)
     if close and close[0] != found:

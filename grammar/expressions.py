@@ -169,10 +169,12 @@ def _entry(text: str) -> Any:
 
 # --- kernel expressions
 
-def build_expr(node: Node, source: Source, names: Mapping[str, Any], call: Callable[[Node, tuple[Expr, ...]], Expr | None]) -> Expr:
+Apply = Callable[[tuple[Expr, ...]], Expr]
+
+def build_expr(node: Node, source: Source, names: Mapping[str, Any], call: Callable[[Node], Apply | None]) -> Expr:
     """The kernel expression of a tree.
 
-    ``names`` maps each known name to an Expr or a number; ``call`` answers calls of declared epilogues, None for other functions.
+    ``names`` maps each known name to an Expr or a number; ``call`` gives what a call of a declared epilogue applies, else None.
     """
     def build(part: Node) -> Expr:
         try:
@@ -221,13 +223,12 @@ def _name(node: Node, names: Mapping[str, Any]) -> Expr:
 def _call(node: Node, names: Mapping[str, Any], call: Any, build: Callable[[Node], Expr]) -> Expr:
     if node.value == "cast":
         return _cast(node, build)
-    args = tuple(map(build, node.args))
-    declared = call(node, args)
-    if declared is not None:
-        return declared  # type: ignore[no-any-return]
-    name = ALIASES.get(node.value, node.value)
-    if name not in _functions():
+    declared, name = call(node), ALIASES.get(node.value, node.value)
+    if declared is None and name not in _functions():
         raise error("syntax.unknown", what="The function", name=node.value, hint=did_you_mean(node.value, _functions(), "Functions"))
+    args = tuple(map(build, node.args))
+    if declared is not None:
+        return declared(args)  # type: ignore[no-any-return]
     if name == "neg":                            # spelled as a function it stays an operation, also on a constant
         return Expr("neg", args)
     return apply(name, *args)
@@ -267,10 +268,10 @@ def evaluate(node: Node, source: Source, names: Mapping[str, Any]) -> int | floa
     check_size(node, source)
     try:
         value = _evaluate(node, source, names)
-    except (ArithmeticError, ValueError, TypeError):
-        value = float("nan")
     except GconvError as fault:
         raise fault.at(source.loc(node.start, node.end)) from None
+    except (ArithmeticError, ValueError, TypeError):
+        value = float("nan")
     if not abs(value) < _LARGEST:
         raise error("syntax.value", field="A number", value=re.sub(r"\s+", " ", _short(source.text[node.start:node.end])),
                     expected="finite and below 1e40", hint="", loc=source.loc(node.start, node.end))
@@ -306,7 +307,7 @@ def _known_number(node: Node, names: Mapping[str, Any]) -> int | float:
 
 def _arithmetic(symbol: str, a: Any, b: Any) -> int | float:
     if symbol == "/":
-        return a // b if isinstance(a, int) and isinstance(b, int) and a % b == 0 else a / b  # type: ignore[no-any-return]
+        return a // b if isinstance(a, int) and isinstance(b, int) and a % b == 0 else a / b
     return _PLAIN[symbol](a, b)  # type: ignore[no-any-return]
 
 

@@ -65,14 +65,29 @@ def _parse_piece(source: Source, offset: int, piece: str, result: Parsed, report
         try:
             tree: Any = _lark().parse(text)
         except UnexpectedInput as fault:
-            result.damaged |= {name for name in [head_name(piece)] if name}
             at, accepts = _place(fault, len(text)), _accepts(fault)
+            at, accepts = _before_name(text, at, accepts)
             report.add(explain(source, _skip_blank(source.text, offset + at), accepts, _value_words(text, at, accepts),
                                _opened(source, offset, text[:at])))
-            text = cut(text, at, complete=bool(accepts & {"FIELD", "CLAUSE"})) if at < len(text) else None
+            shorter = cut(text, at, complete=bool(accepts & {"FIELD", "CLAUSE"})) if at < len(text) else None
+            whole = [] if shorter else _whole(text[:at])
+            if not whole:
+                result.damaged |= {name for name in [head_name(piece)] if name}
+            result.statements += [_moved(statement, offset) for statement in whole]
+            text = shorter
         else:
             result.statements += [_moved(statement, offset) for statement in tree.children]
             return
+
+
+def _whole(text: str) -> list[Any]:
+    """The statements before a fault between statements; none when the fault is inside one."""
+    from lark.exceptions import UnexpectedInput
+
+    try:
+        return list(_lark().parse(text).children)
+    except UnexpectedInput:
+        return []
 
 
 def _place(fault: Any, length: int) -> int:
@@ -88,6 +103,12 @@ def _accepts(fault: Any) -> set[str]:
     """The terminals that the parser would really have taken there."""
     state = getattr(fault, "interactive_parser", None)
     return set(state.accepts()) if state is not None else set()
+
+
+def _before_name(text: str, at: int, accepts: set[str]) -> tuple[int, set[str]]:
+    """In ``C = K = 4`` the fault is that C has no value, not the second =."""
+    match = re.search(r"=\s*(?=([^\W\d]\w*)\s*$)", text[max(0, at - 200):at]) if text.startswith("=", at) else None
+    return (at - len(text[max(0, at - 200):at]) + match.end(), {"NAME", "NUMBER"}) if match else (at, accepts)
 
 
 def _skip_blank(text: str, at: int) -> int:
@@ -116,6 +137,7 @@ def _opened(source: Source, offset: int, text: str) -> int | None:
 
 def _moved(statement: Tree[Token], offset: int) -> Tree[Token]:
     """The statement with its tokens' places counted from the beginning of the file."""
+    token: Any
     for token in statement.scan_values(lambda value: hasattr(value, "start_pos")):
         token.start_pos += offset
         token.end_pos += offset

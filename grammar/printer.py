@@ -14,7 +14,7 @@ from ..problem import ConvProblem
 from ..spec import ConvParams, KernelSpec, Operand
 from .expressions import shown
 from .fields import option_field
-from .statements import Bench, Clause, Epilogue, Let, Module, Run, Sweep
+from .statements import Bench, Clause, Epilogue, Let, Run, Sweep
 
 __all__ = ["dumps"]
 

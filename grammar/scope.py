@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from ..errors import GconvError, error
@@ -46,6 +47,14 @@ class Scope:
         if self.names["let"].get(str(word)) is not FAULTY and not (fault.code.startswith("syntax.") and word in self.damaged):
             self.report.add(fault.at(loc))
 
+    def attempt(self, what: Callable[[], Any], loc: Loc, default: Any = FAULTY) -> Any:
+        """What ``what()`` returns; where it fails, the error is reported and ``default`` returned."""
+        try:
+            return what()
+        except GconvError as fault:
+            self.fail(fault, loc)
+            return default
+
     def loc(self, what: Any) -> Loc:
         """The place of a token, a tree or a node."""
         if isinstance(what, Node):
@@ -81,13 +90,10 @@ class Scope:
 
     def references(self, tokens: Iterable[Any], *kinds: str) -> tuple[str, ...]:
         """The names of a list, each checked; faults are reported one by one."""
-        tokens = list(tokens)
-        for token in self.unique(tokens, kinds[0]):
-            try:
-                self.refer(token, *kinds)
-            except GconvError as fault:
-                self.fail(fault, self.loc(token))
-        return tuple(map(str, tokens))
+        found = self.unique(tokens, kinds[0])
+        for token in found:
+            self.attempt(partial(self.refer, token, *kinds), self.loc(token))
+        return tuple(map(str, found))
 
     def unique(self, tokens: Iterable[Any], what: str) -> list[Any]:
         """The tokens; ``syntax.duplicate`` when a word stands twice."""
@@ -102,8 +108,8 @@ class Scope:
         """The directions after ``for``; empty without it."""
         tokens = [token for part in parts(tree, "directions") for token in names_of(part.children[1])]
         for token in self.unique(tokens, "direction"):
-            self.known(token, "direction", DIRECTIONS)
-        return tuple(map(str, tokens))
+            self.attempt(partial(self.known, token, "direction", DIRECTIONS), self.loc(token))
+        return tuple(str(token) for token in tokens if token in DIRECTIONS)
 
     def known(self, token: Any, what: str, words: Iterable[str]) -> str:
         """The word; ``syntax.unknown`` when it is not one of ``words``."""
@@ -118,16 +124,14 @@ class Scope:
         found: dict[str, tuple[Any, Loc]] = {}
         for part in parts(tree, "field"):
             name, value = part.children[0], part.children[2]
-            try:
-                self._new_field(name, table, what, found)
+            if self.attempt(partial(self.new_field, name, table, what, found), self.loc(name)) is FAULTY:
                 found[str(name)] = FAULTY, self.loc(value)
-                found[str(name)] = convert(str(name), table[name], value), self.loc(value)
-            except GconvError as fault:
-                found.setdefault(str(name), (FAULTY, self.loc(value)))
-                self.fail(fault, self.loc(value))
+            else:
+                found[str(name)] = self.attempt(partial(convert, str(name), table[name], value), self.loc(value)), self.loc(value)
         return found
 
-    def _new_field(self, name: Any, table: Iterable[str], what: str, found: Mapping[str, tuple[Any, Loc]]) -> None:
+    def new_field(self, name: Any, table: Iterable[str], what: str, found: Mapping[str, tuple[Any, Loc]]) -> None:
+        """Raise for a field that a block has already, or never has."""
         if str(name) in found:
             raise error("syntax.duplicate", what="The field", name=str(name), line=found[name][1].line, loc=self.loc(name))
         if name not in table:

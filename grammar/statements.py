@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -43,7 +44,7 @@ class Clause:
 
     field: str
     values: tuple[Any, ...] | None
-    loc: Loc | None = field(default=None, compare=False, repr=False)
+    loc: Loc | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def members(self, choices: Choices) -> list[dict[str, Any]]:
         """The partial configurations of this clause; ``choices(field)`` gives those of ``*`` with the options they imply."""
@@ -144,7 +145,7 @@ class Module:
         return tuple((type(one), getattr(one, "name", None), one) for one in self.statements)
 
     def _named(self, kind: type[_T]) -> dict[str, _T]:
-        return {one.name: one for one in self.statements if isinstance(one, kind)}  # type: ignore[attr-defined]
+        return {str(getattr(one, "name", None)): one for one in self.statements if isinstance(one, kind)}
 
     problems = property(lambda self: self._named(ConvProblem), doc="Name -> `ConvProblem`.")
     tiles = property(lambda self: self._named(Tile), doc="Name -> `Tile`.")

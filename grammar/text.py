@@ -52,6 +52,8 @@ def read(path: str | os.PathLike[str]) -> Source:
         with open(shown, "rb") as handle:
             data = handle.read(MAX_BYTES + 1)
             size = max(len(data), os.fstat(handle.fileno()).st_size)
+    except GconvError:
+        raise
     except (OSError, ValueError) as failure:
         raise error("syntax.file", path=shown, reason=_reason(failure)) from None
     return decode(data, shown, size)
