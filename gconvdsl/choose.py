@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from .plan import Lowered
 
 __all__ = [
-    "Decision", "Fallback", "FallbackWarning", "decide", "default_target", "detect_arch", "forget", "reject", "resolve_target",
+    "Decision", "Fallback", "FallbackWarning", "decide", "default_target", "describe_config", "detect_arch", "forget", "reject",
+    "resolve_target", "short_config",
 ]
 
 _NOT_OF_THE_KERNEL = ("compile.missing", "compile.arch", "launch.device")
@@ -87,6 +88,12 @@ def describe_config(config: KernelConfig) -> str:
     if isinstance(tile, dict) and "block" in tile:
         parts.append("tile " + "x".join(map(str, config.tile.block)))  # type: ignore[union-attr]
     return " ".join(parts + [value if key == "scheduler" else f"{key}={value}" for key, value in plain.items()])
+
+
+def short_config(config: KernelConfig) -> str:
+    """Pipeline and block of the tile, as far as they are settled: ``basic_v1 64x16x64``; "-" where there are neither."""
+    block = ["x".join(map(str, config.tile.block))] if isinstance(config.tile, Tile) else []
+    return " ".join([*([" -> ".join(config.pipeline)] if config.pipeline else []), *block]) or "-"
 
 
 # --- targets
@@ -267,7 +274,7 @@ def _try(spec: KernelSpec, problem: ConvProblem, candidate: KernelConfig, backen
     except (CompileError, LaunchError) as failure:
         if failure.code in _NOT_OF_THE_KERNEL:
             raise
-        fallback = Fallback(candidate, "compile", failure.message)
+        fallback = Fallback(candidate, "compile", f"{failure.message} {failure.fix}".strip())
         _remember(spec, problem, candidate, backend, arch, fallback)
         return fallback, failure
 
@@ -321,7 +328,7 @@ def _warn(decision: Decision) -> None:
     if decision.source == "rule" and not any(f.stage != "rule" for f in decision.fallbacks):
         return
     for fallback in decision.fallbacks:
-        text = f"{fallback.reason} ({decision.target_text}); {describe_config(decision.config)} is used instead of {describe_config(fallback.config)}"
+        text = f"{fallback.reason} ({decision.target_text}); {short_config(decision.config)} is used instead of {short_config(fallback.config)}"
         if text not in _warned:
             _warned.add(text)
             warnings.warn(text, FallbackWarning, stacklevel=5)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
-from typing import Any, Iterable, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
 from . import choose
 from .cases import Outcome, check_case
@@ -14,6 +15,7 @@ from .config import KernelConfig
 from .errors import error
 from .problem import DIRECTIONS, ConvProblem
 from .runner import bare_spec
+from .worker import Worker
 
 __all__ = ["directions", "print_outcomes", "run", "run_cases", "verify"]
 
@@ -29,21 +31,23 @@ def run(options: argparse.Namespace) -> int:
     target = _target_text(options.target)
     if not module.runs:
         raise error("usage.empty", what="run", reason=f"{options.file} has no run statement", hint="Add a line such as: run KERNEL on PROBLEM")
-    outcomes = list(_progress(run_cases(module, module.runs, target, options.seed)))
+    with Worker() as worker:
+        outcomes = list(_progress(run_cases(module, module.runs, target, options.seed, worker.check_case)))
     print_outcomes(outcomes)
     if module.benches:
         print(f"{len(module.benches)} bench statements were checked, not run: this version measures through gconv run.", file=sys.stderr)
     return 0 if all(outcome.ok for _, outcome in outcomes) else 1
 
 
-def run_cases(module: Any, runs: Iterable[Any], target: str, seed: int = 0) -> Iterable[tuple[str, Outcome]]:
+def run_cases(module: Any, runs: Iterable[Any], target: str, seed: int = 0,
+              check: Callable[..., Outcome] = check_case) -> Iterable[tuple[str, Outcome]]:
     """(title, outcome) of every kernel, problem and direction of run statements."""
     for statement in runs:
         spec = module.kernels[statement.kernel]
         for name in statement.problems:
-            for direction in statement.directions or (spec.direction,):
+            for direction in statement.directions or spec.directions:
                 problem = module.problems[name].as_(direction)
-                yield f"{spec.name} on {name}", check_case(spec, spec.config, problem, target, seed=seed, kinds=_KINDS_OF_RUN)
+                yield f"{spec.name} on {name}", check(spec, spec.config, problem, target, seed=seed, kinds=_KINDS_OF_RUN)
 
 
 def _progress(cases: Iterable[tuple[str, Outcome]]) -> Iterable[tuple[str, Outcome]]:
@@ -69,20 +73,11 @@ def print_outcomes(outcomes: Sequence[tuple[str, Outcome]]) -> None:
 
 
 def _row(title: str, outcome: Outcome) -> tuple[str, ...]:
-    config = _short_config(outcome)
+    native = outcome.target.startswith("cpu")
+    config = "-" if outcome.config is None else "native" if native else choose.short_config(outcome.config)
     ratio = "-" if outcome.error_ratio is None else f"{outcome.error_ratio:.3f}"
     return (title, outcome.problem.direction, outcome.target, config, f"{outcome.run_s * 1e3:.3f}", f"{outcome.gflops:.2f}", ratio,
             outcome.status)
-
-
-def _short_config(outcome: Outcome) -> str:
-    """Pipeline and block of tile where there are any; cpu has neither."""
-    if outcome.config is None:
-        return "-"
-    if outcome.target.startswith("cpu"):
-        return "cpu"
-    tile = getattr(outcome.config.tile, "block", None)
-    return " ".join(["->".join(outcome.config.pipeline), "x".join(map(str, tile)) if tile else ""]).strip() or "-"
 
 
 def _target_text(text: str | None) -> str:
@@ -112,9 +107,9 @@ def verify(options: argparse.Namespace) -> int:
     wanted = directions(options.direction, problem)
     targets = [_target_text(text.strip() or None) for text in (options.target or "").split(",")]
     outcomes = []
-    for direction in wanted:
-        for target in targets:
-            outcome = check_case(bare_spec(direction), KernelConfig(), problem.as_(direction), target, seed=options.seed)
+    with Worker() as worker:
+        for direction, target in itertools.product(wanted, targets):
+            outcome = worker.check_case(bare_spec(direction), KernelConfig(), problem.as_(direction), target, seed=options.seed)
             outcomes.append(("convolution", outcome))
             if options.json:
                 print(json.dumps(outcome.to_dict()), flush=True)

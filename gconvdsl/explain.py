@@ -54,12 +54,15 @@ class Explanation:
     def _layouts(self) -> str:
         return ", ".join(f"{name} {self.problem.axes(name)} {self.problem.shape(name)}" for name in "xwy")
 
+    def _what(self, config: KernelConfig) -> str:
+        return "native C++" if self.target.startswith("cpu") else choose.describe_config(config)
+
     def _chosen(self) -> list[str]:
         config, lowered = self.config, self.lowered
         if config is None or lowered is None:
             return []
         launches = [f"{launch.kernel} {_extent(launch)}" for launch in lowered.plan.launches]
-        return [f"  runs       {choose.describe_config(config)}", *(f"  launch     {text}" for text in launches),
+        return [f"  runs       {self._what(config)}", *(f"  launch     {text}" for text in launches),
                 f"  workspace  {lowered.plan.workspace} bytes", f"  nonfinite  {_locality(config)}",
                 *(f"  note       {note}" for note in lowered.notes)]
 
