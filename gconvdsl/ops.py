@@ -194,8 +194,9 @@ def _e_gelu(_: Array, a: Pair) -> Array:
 
 
 def _e_gelu_tanh(v: Array, a: Pair) -> Array:
-    """Lipschitz constant 1.13; the exponential inside magnifies the rounding of its argument by that argument."""
-    return 1.13 * a[1] + 6.0 * UNIT * np.abs(v) * np.abs(_f_gelu_inner(a[0]))
+    """Lipschitz constant 1.13; the rounding of the sigmoid's argument t moves it by at most |t| s (1 - s) of that rounding."""
+    t = _f_gelu_inner(a[0])
+    return 1.13 * a[1] + 6.0 * UNIT * np.abs(v) * np.abs(t) * _f_sigmoid(-t)
 
 
 def _e_silu(_: Array, a: Pair) -> Array:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -98,7 +97,7 @@ def test_gelu_tanh_within_its_error_rule(header: Callable[..., np.ndarray]) -> N
     exact = EXACT["gelu_tanh"](a)
     _, bound = apply("gelu_tanh", Expr("acc")).evaluate_with_error({"acc": (a, 0.0)})
     assert np.all(np.abs(header("gelu_tanh", a) - exact) <= bound)
-    assert np.all(bound <= 1e-5 * np.abs(exact) + 1e-30)           # and the rule is not idle
+    assert np.all(bound <= 3e-5 * np.abs(exact) + 1e-30)           # and the rule is not idle
 
 
 @pytest.mark.parametrize("name", ["exp", "sigmoid", "gelu"])
@@ -174,18 +173,9 @@ KERNEL void every(float* p, float b) {
 """
 
 
-def _device_compiler(name: str, *names: str) -> str:
-    for one in names:
-        if found := shutil.which(one):
-            return found
-    if name in os.environ.get("GCONV_REQUIRE", "").split(","):
-        pytest.fail(f"{name} is required but not here")
-    pytest.skip(f"{name} is not here")
-
-
 @pytest.mark.parametrize("arch", ["gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "gfx1250"])
-def test_compiles_for_amd_without_device_libraries(tmp_path: Path, arch: str) -> None:
-    clang = _device_compiler("clang", "clang-22", "clang")
+def test_compiles_for_amd_without_device_libraries(tmp_path: Path, arch: str, require_tool: Callable[..., Any]) -> None:
+    clang = require_tool("clang", arch).command
     (tmp_path / "m.hip").write_text(DEVICE)
     subprocess.run([clang, "-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", f"--offload-arch={arch}", "-nogpuinc", "-nogpulib", "-O3",
                     "-std=c++17", "-mcode-object-version=5" if arch != "gfx1250" else "-mcode-object-version=6", "-DGCONV_PLATFORM_HIP",
@@ -193,8 +183,8 @@ def test_compiles_for_amd_without_device_libraries(tmp_path: Path, arch: str) ->
     assert (tmp_path / "m.hsaco").read_bytes()[:4] == b"\x7fELF"     # the linker found no symbol missing
 
 
-def test_compiles_for_nvidia(tmp_path: Path) -> None:
-    nvcc = _device_compiler("nvcc", "nvcc")
+def test_compiles_for_nvidia(tmp_path: Path, require_tool: Callable[..., Any]) -> None:
+    nvcc = require_tool("nvcc").command
     (tmp_path / "m.cu").write_text(DEVICE)
     subprocess.run([nvcc, "-x", "cu", "-std=c++17", "-O3", "-arch=sm_90", "-cubin", "-DGCONV_PLATFORM_CUDA", f"-I{INCLUDE}", "m.cu", "-o", "m.cubin"],
                    cwd=tmp_path, check=True)
