@@ -68,6 +68,7 @@ class CpuBackend(Backend):
         return {"compiler": f"{tool.path} {tool.version}", "device": _processor()[0], "threads": str(threads())}
 
     def load(self, artifact: Artifact) -> Module:
+        self._pool()                             # here, so that no launch is timed with it
         return _Library(artifact.path)
 
     def launch(self, module: Module, plan: Plan, args: bytes, stream: Any = None) -> None:

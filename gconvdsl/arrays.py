@@ -188,7 +188,7 @@ def _unwritable(array: np.ndarray, expected: np.dtype, inputs: Sequence[np.ndarr
         return "it is read-only"
     if not array.flags.aligned or any(s % array.itemsize for s in array.strides):
         return "its strides are not whole elements"
-    if _overlaps_itself(array):
+    if array.size and _overlaps_itself(array):
         return "several of its elements share memory"
     if any(_overlaps(array, i) for i in inputs):
         return "it shares memory with an input"

@@ -149,8 +149,8 @@ def _plan(shape: _Shape) -> Plan:
 
 def _convolution(shape: _Shape) -> Plan:
     tasks = max(1, min(_TASKS, shape.problem.flops // _TASK_FLOPS))
-    pack = Launch("gconv_pack_weights", tasks=min(shape.items, _ITEM_RANGES))
-    return Plan((pack, Launch("gconv_convolve", tasks=tasks)), shape.problem.args(tasks), shape.items * shape.item_bytes)
+    launches = Launch("gconv_pack_weights", tasks=tasks), Launch("gconv_convolve", tasks=tasks)
+    return Plan(launches, shape.problem.args(tasks), shape.items * shape.item_bytes)
 
 
 def _reduction(shape: _Shape) -> Plan:

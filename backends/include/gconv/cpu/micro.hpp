@@ -1,8 +1,6 @@
 // The register micro-kernels, the scratch memory of a task, and the cutting of a run of points into register blocks.
 #pragma once
 
-#include <stdlib.h>
-
 #include "block.hpp"
 
 namespace gconv::cpu {
@@ -10,17 +8,20 @@ namespace gconv::cpu {
 // Scratch memory of one task. Taken from the heap each time: tasks are long, and a thread keeps nothing between kernels.
 class Scratch {
  public:
-  explicit Scratch(long long floats)
-      : data_(static_cast<float*>(aligned_alloc(64, static_cast<size_t>(ceil_div(floats, 16)) * 16 * sizeof(float)))) {
-    if (data_ == nullptr) abort();  // a kernel cannot report errors, and there is no memory left to go on with
+  explicit Scratch(long long floats) : memory_(__builtin_malloc(static_cast<__SIZE_TYPE__>(floats) * sizeof(float) + kAlignment)) {
+    if (memory_ == nullptr) __builtin_abort();  // a kernel cannot report errors, and there is no memory left to go on with
   }
-  ~Scratch() { free(data_); }
+  ~Scratch() { __builtin_free(memory_); }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
-  float* data() const { return data_; }
+  float* data() const {
+    const auto address = reinterpret_cast<__UINTPTR_TYPE__>(memory_);
+    return reinterpret_cast<float*>((address + kAlignment - 1) / kAlignment * kAlignment);
+  }
 
  private:
-  float* const data_;
+  static constexpr __UINTPTR_TYPE__ kAlignment = 64;
+  void* const memory_;
 };
 
 // `points` as blocks of the sizes kLarge and kSmall that cover them with the least waste: `large` large ones, then `small` small ones.

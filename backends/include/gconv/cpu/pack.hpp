@@ -137,7 +137,7 @@ struct PackedWeights {
   }
 };
 
-// Task t of item_ranges(items): pack the weights of its items into the workspace.
+// Task t of args.splits: pack the weights of its items into the workspace.
 template <class C>
 void pack_weights(const ConvArgs& a, long long task) {
   using B = Block<C>;
@@ -148,8 +148,8 @@ void pack_weights(const ConvArgs& a, long long task) {
   P::template tap_order<1>(order_h);
   P::template tap_order<2>(order_w);
   const long long target = B::kBackward ? a.wv.c : a.wv.n, source = B::kBackward ? a.wv.n : a.wv.c;
-  const long long items = B::items(a.G), ranges = item_ranges(items);
-  for (long long item = items * task / ranges; item < items * (task + 1) / ranges; item++) {
+  const long long items = B::items(a.G);
+  for (long long item = items * task / a.splits; item < items * (task + 1) / a.splits; item++) {
     const LaneMap<C> lanes(a, item, a.wv.g, target);
     float* to = static_cast<float*>(a.workspace) + item * P::kItem;
     for (int d : order_d)
