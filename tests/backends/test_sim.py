@@ -422,6 +422,16 @@ GCONV_KERNEL void probe(ConvArgs args) { *(void**)args.y = where<32>(); }
     assert len(seen) == 2
 
 
+def test_a_library_loaded_twice_outlives_either_user() -> None:
+    backend = base.get("sim")
+    built = backend.compile(HEADER + GEMM, "gfx942", "gemm")
+    first, second = backend.load(built), backend.load(built)
+    del second
+    y, expected = gemm(GEMM)
+    np.testing.assert_array_equal(y, expected)
+    assert first.function("gemm") == "gemm"
+
+
 def test_an_unknown_kernel_name() -> None:
     with pytest.raises(LaunchError, match="no kernel other"):
         run("GCONV_KERNEL void probe(ConvArgs) {}", "other", [])

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -18,7 +19,8 @@ namespace sim {
 // One loaded copy of a kernel library. Each OS thread runs its own copy, so that block-shared arrays can be plain statics.
 class Instance {
  public:
-  static std::unique_ptr<Instance> load(const std::string& path) {
+  // `file` is a descriptor to keep open as long as the library is loaded, or -1.
+  static std::unique_ptr<Instance> load(const std::string& path, int file = -1) {
     void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) return nullptr;
     auto bind = (int (*)(Context*))dlsym(handle, "gconv_sim_bind");
@@ -26,32 +28,37 @@ class Instance {
       dlclose(handle);
       return nullptr;
     }
-    return std::unique_ptr<Instance>(new Instance(handle, bind));
+    return std::unique_ptr<Instance>(new Instance(handle, bind, file));
   }
-  ~Instance() { dlclose(handle_); }
+  ~Instance() {
+    dlclose(handle_);
+    if (file_ >= 0) close(file_);
+  }
 
   Kernel kernel(const char* name) const { return (Kernel)dlsym(handle_, name); }
   Machine& machine() { return machine_; }
 
  private:
   // Binding with a null Context only asks for the wave size.
-  Instance(void* handle, int (*bind)(Context*)) : handle_(handle), machine_(bind(nullptr)) { bind(&machine_); }
+  Instance(void* handle, int (*bind)(Context*), int file) : handle_(handle), file_(file), machine_(bind(nullptr)) { bind(&machine_); }
 
   void* handle_;
+  int file_;
   Machine machine_;
 };
 
-// The same library again, as a file of its own: the loader would return the first copy for the same file.
+// The same library again, as a file of its own. The loader knows libraries by name: the descriptor stays open, so that no other
+// copy gets its number and with that its name.
 std::unique_ptr<Instance> load_copy(const std::string& path) {
   int source = open(path.c_str(), O_RDONLY | O_CLOEXEC), copy = memfd_create("gconv-sim", MFD_CLOEXEC);
   std::unique_ptr<Instance> instance;
   char chunk[65536];
-  ssize_t got = 0;
+  ssize_t got = -1;
   while (source >= 0 && copy >= 0 && (got = read(source, chunk, sizeof chunk)) > 0)
     if (write(copy, chunk, (size_t)got) != got) break;
-  if (source >= 0 && copy >= 0 && got == 0) instance = Instance::load("/proc/self/fd/" + std::to_string(copy));
+  if (got == 0) instance = Instance::load("/proc/self/fd/" + std::to_string(copy), copy);
   if (source >= 0) close(source);
-  if (copy >= 0) close(copy);
+  if (instance == nullptr && copy >= 0) close(copy);
   return instance;
 }
 
@@ -136,16 +143,36 @@ using gconv::sim::Report;
 
 #define GCONV_EXPORT extern "C" __attribute__((visibility("default")))
 
+// Loading a file twice gives the same library, which can be bound to one Module only.
+struct OpenModule {
+  std::unique_ptr<Module> module;
+  int users = 0;
+};
+static std::mutex open_mutex;
+static std::map<std::string, OpenModule> open_modules;
+
 // A loaded kernel library, or null with the loader's reason in `report`.
 GCONV_EXPORT void* gconv_sim_open(const char* path, Report* report) {
-  auto* module = new Module(path);
-  if (module->ok()) return module;
+  std::lock_guard<std::mutex> lock(open_mutex);
+  OpenModule& entry = open_modules[path];
+  if (entry.module == nullptr) entry.module = std::make_unique<Module>(path);
+  if (entry.module->ok()) {
+    ++entry.users;
+    return entry.module.get();
+  }
   const char* why = dlerror();
   std::snprintf(report->reason, sizeof report->reason, "%s", why != nullptr ? why : "it is not a simulated kernel");
-  delete module;
+  open_modules.erase(path);
   return nullptr;
 }
-GCONV_EXPORT void gconv_sim_close(void* module) { delete (Module*)module; }
+GCONV_EXPORT void gconv_sim_close(void* module) {
+  std::lock_guard<std::mutex> lock(open_mutex);
+  for (auto entry = open_modules.begin(); entry != open_modules.end(); ++entry)
+    if (entry->second.module.get() == module) {
+      if (--entry->second.users == 0) open_modules.erase(entry);
+      return;
+    }
+}
 GCONV_EXPORT int gconv_sim_has(void* module, const char* kernel) { return ((Module*)module)->has(kernel); }
 GCONV_EXPORT int gconv_sim_args_size() { return (int)sizeof(gconv::ConvArgs); }
 
