@@ -37,14 +37,14 @@ class Worker:
 
         The limit is GCONV_COMPILE_TIMEOUT and a few times GCONV_RUN_TIMEOUT.
         """
-        self._start()
-        self._pipe.send((spec, config, problem, target, options))
         limit = env.get("GCONV_COMPILE_TIMEOUT") + _RUNS_OF_A_CASE * env.get("GCONV_RUN_TIMEOUT")
-        if not self._pipe.poll(limit):
-            return self._lost(problem, target, error("launch.timeout", kernel=spec.name, limit=f"{limit:g}", target=target))
+        self._start()
         try:
+            self._pipe.send((spec, config, problem, target, options))
+            if not self._pipe.poll(limit):
+                return self._lost(problem, target, error("launch.timeout", kernel=spec.name, limit=f"{limit:g}", target=target))
             outcome, shown = self._pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             return self._lost(problem, target, error("launch.failed", kernel=spec.name, target=target, reason=self._death(),
                                                      hint="The other cases are not affected."))
         for category, text in shown:
