@@ -291,8 +291,7 @@ def _registers(case: Case) -> Violation | None:
     tile, arch = case.tile, case.arch
     if tile is None:
         return None
-    need = registers_per_lane(tile, case.problem.dtype, arch, case.pipeline, case.instruction.k if case.instruction else 1,
-                              case.config.num_groups_to_merge or 1)
+    need = registers_per_lane(tile, case.problem.dtype, arch, case.pipeline, case.instruction, case.config.num_groups_to_merge or 1)
     limit = register_limit(arch, case.threads)
     if need <= limit:
         return None

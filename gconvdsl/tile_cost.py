@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .archs import Arch
+from .archs import Arch, Instruction
 from .config import Tile
 from .dtypes import DTYPES
 from .pipelines import PIPELINES, Pipeline
@@ -14,6 +14,7 @@ __all__ = ["LDS_PAD_BYTES", "lds_bytes", "register_limit", "registers_per_lane"]
 LDS_PAD_BYTES = 16
 _ADDRESS_REGISTERS = 32
 _OFFSET_BYTES = 8
+_FMA_DEPTH = 4
 
 
 def _pipeline(pipeline: str | Pipeline | None) -> Pipeline | None:
@@ -36,20 +37,28 @@ def lds_bytes(tile: Tile, dtype: str, pipeline: str | Pipeline | None = None, me
     return -(-max(staging, shuffle) // 16) * 16 + tile.m * _OFFSET_BYTES
 
 
-def registers_per_lane(tile: Tile, dtype: str, arch: Arch, pipeline: str | Pipeline | None = None, instruction_k: int = 1,
+def registers_per_lane(tile: Tile, dtype: str, arch: Arch, pipeline: str | Pipeline | None = None, instruction: Instruction | None = None,
                        merge: int = 1) -> int:
     """An estimate of the 32-bit registers of one lane, rounded up.
 
-    Accumulators (exact), one set of A and B fragments of one instruction, the elements staged between global memory and LDS
-    (none with direct loads), and 32 for addresses and counters. Merged groups each have accumulators and staged elements.
+    Accumulators (exact), A and B fragments, the elements staged between global memory and LDS (none with direct loads), and 32
+    for addresses and counters. Merged groups each have accumulators and staged elements.
     """
     row = _pipeline(pipeline)
     words = DTYPES[dtype].bytes / 4
     lanes = math.prod(tile.waves) * arch.wave
-    fragments = (tile.m / tile.waves[0] + tile.n / tile.waves[1]) * instruction_k * words / arch.wave
     stages = 0 if row and row.needs_direct_to_lds else row.prefetch if row else 1
     staged = (tile.m + tile.n) * tile.k * words / lanes * stages * merge
-    return math.ceil(tile.m * tile.n / lanes * merge + fragments + staged) + _ADDRESS_REGISTERS
+    return math.ceil(tile.m * tile.n / lanes * merge + _fragments(tile, words, arch, instruction) + staged) + _ADDRESS_REGISTERS
+
+
+def _fragments(tile: Tile, words: float, arch: Arch, instruction: Instruction | None) -> float:
+    """Registers of the operands: a matrix instruction spreads them over the lanes; with fma a lane holds whole rows of the 16 x 16
+    tile (64 / wave of A, 4 of B) and compilers keep about four k in flight."""
+    m, n = tile.m / tile.waves[0], tile.n / tile.waves[1]
+    if instruction is not None and instruction.name == "fma":
+        return _FMA_DEPTH * (m / 16 * 64 / arch.wave + n / 16 * 4)
+    return (m + n) * (instruction.k if instruction else 1) * words / arch.wave
 
 
 def register_limit(arch: Arch, threads: int) -> int:
