@@ -50,8 +50,9 @@ def _signs(rng: np.random.Generator, problem: ConvProblem, a: tuple[int, ...], b
 
 
 def _wide(rng: np.random.Generator, problem: ConvProblem, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[Array, Array]:
-    """Odd 17-bit integers, which lose their last bits as tf32 or as two bf16 parts, against a few of -1, 0, 1."""
-    wide = rng.choice([-1.0, 1.0], a) * (2 ** 16 + 1 + 2 * rng.integers(0, 2 ** 15, a))
+    """Odd integers of 17 bits (or what the dtype holds) against a few of -1, 0, 1: tf32 and two bf16 parts lose the last bits."""
+    bits = min(17, DTYPES[problem.dtype].digits)
+    wide = rng.choice([-1.0, 1.0], a) * (2 ** (bits - 1) + 1 + 2 * rng.integers(0, 2 ** (bits - 2), a))
     few = rng.choice([-1.0, 1.0], b) * (rng.random(b) < min(1.0, _TERMS / max(1, problem.depth)))
     return wide, few
 

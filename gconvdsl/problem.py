@@ -11,7 +11,7 @@ import math
 import operator
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Iterable, Mapping, NamedTuple, Sequence, Union
+from typing import Any, Iterable, Mapping, NamedTuple, Sequence, SupportsIndex, Union
 
 from .dtypes import DTYPES, dtype as _dtype
 from .errors import error
@@ -21,8 +21,8 @@ from .plan import ConvArgs, TensorView, three
 __all__ = ["ConvProblem", "DIRECTIONS", "Gemm", "Pad", "Phase", "Sizes", "from_fields", "problem"]
 
 DIRECTIONS = ("forward", "bwd_data", "bwd_weight")
-Sizes = Union[int, Sequence[int]]
-Pad = Union[int, Sequence[Union[int, Sequence[int]]]]
+Sizes = Union[SupportsIndex, Sequence[SupportsIndex]]
+Pad = Union[SupportsIndex, Sequence[Union[SupportsIndex, Sequence[SupportsIndex]]]]
 
 _RESULT = {"forward": "y", "bwd_data": "x", "bwd_weight": "w"}
 _OPERANDS = {"forward": ("x", "w"), "bwd_data": ("y", "w"), "bwd_weight": ("x", "y")}
@@ -55,9 +55,9 @@ class Phase:
 class ConvProblem:
     """A grouped convolution in one direction.
 
-    ``C`` and ``K`` count channels over all ``G`` groups. ``input`` and ``filter`` are sizes per axis (1 to 3 axes, outermost first);
-    one number serves every axis, and so it does for ``stride``, ``dilation`` and ``pad``. An entry of ``pad`` is a number or a
-    ``(low, high)`` pair. ``layout`` names the axes of x and with them those of w and y. ``name`` takes no part in equality.
+    ``C`` and ``K`` count channels over all ``G`` groups. ``input`` and ``filter`` are sizes per axis (1 to 3 axes, outermost
+    first); one number serves every axis, and so it does for ``stride``, ``dilation`` and ``pad``. An entry of ``pad`` is a number
+    or a ``(low, high)`` pair. ``layout`` names the axes of x and with them those of w and y. ``name`` takes no part in equality.
 
     Raises `ProblemError` naming the value for a problem that cannot exist.
     """

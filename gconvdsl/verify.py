@@ -1,10 +1,11 @@
 """Verification: how far a result may be from the reference, and the procedure that a kernel must pass.
 
-The bound per element, for a sum of ``depth`` products accumulated in fp32 and rounded once to an output format of unit roundoff u:
-``1.01 * (u |ref| + (2 + sqrt(depth)) 2^-24 sum|a b| + half the smallest subnormal)``. The middle term is the probabilistic bound on
-accumulated rounding errors (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, 2019): right results stay
-under it in any order of summation, low-precision partial sums and missing terms do not. It goes blind for very long sums, so
-inputs of small integers, whose sums are exact in fp32 in any order, must come out exactly after one rounding.
+The bound per element, for a sum of ``depth`` products accumulated in fp32 and rounded once to an output format of unit
+roundoff u: ``1.01 * (u |ref| + (2 + sqrt(depth)) 2^-24 sum|a b| + half the smallest subnormal)``. The middle term is the
+probabilistic bound on accumulated rounding errors (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis,
+2019): right results stay under it in any order of summation, low-precision partial sums and missing terms do not. It goes
+blind for very long sums, so inputs of small integers, whose sums are exact in fp32 in any order, must come out exactly after
+one rounding.
 """
 
 from __future__ import annotations
@@ -55,9 +56,11 @@ class Report:
 
     def summary(self) -> str:
         """One line: the verdict, the worst error, and where and why it failed."""
-        head = f"{'ok' if self.ok else 'WRONG'}: worst error {self.error_ratio:.3g} of the bound"
-        where = f" at {self.index}: got {self.got:.9g}, expected {self.expected:.9g}" if self.index is not None and not self.ok else ""
-        return head + where + (f" ({self.kind} inputs: {self.reason})" if self.reason else "")
+        if self.ok:
+            return f"ok: worst error {self.error_ratio:.3g} of the bound"
+        kind = f"{self.kind} inputs: " if self.kind else ""
+        return (f"WRONG: {kind}{self.reason}; worst error {self.error_ratio:.3g} of the bound at {self.index}: "
+                f"got {self.got:.9g}, expected {self.expected:.9g}")
 
     __str__ = summary
 
@@ -130,7 +133,8 @@ def _expect(problem: ConvProblem, a: Any, b: Any, spec: Any, operands: Mapping[s
     if first_error is not None:
         bound = bound + contract(problem, first_error, np.abs(second))
     if with_spec and spec.epilogue.op != "acc":
-        value, bound = (np.broadcast_to(part, value.shape) for part in spec.epilogue.evaluate_with_error({**env, "acc": (value, bound)}))
+        pair = spec.epilogue.evaluate_with_error({**env, "acc": (value, bound)})
+        value, bound = (np.broadcast_to(part, value.shape) for part in pair)
         exact = False
     if exact:
         return _Expected(round_to(value, problem.out_dtype), bound, True)
@@ -177,11 +181,11 @@ def _place(problem: ConvProblem, worst: tuple[Any, ...], shape: tuple[int, ...],
 def verify(problem: ConvProblem, run: Callable[[Array, Array, Array], Any], *, spec: Any = None,
            operands: Mapping[str, Any] | None = None, seed: int = 0, kinds: tuple[str, ...] | None = None,
            strict_nonfinite: bool = False) -> Report:
-    """The whole procedure: ``run(a, b, out)`` on every kind of inputs that tells for this problem (or on ``kinds``).
+    """The whole procedure: ``run(a, b, out)`` on every kind of inputs that tells for this problem (or ``kinds``).
 
-    ``out`` has the layout's shape and ``out_dtype`` and is full of NaN before each run; ``run`` fills it, or returns another array
-    of the same dtype. ``run`` supplies the operands of ``spec`` itself, with the values given here. The report repeats the worst
-    part: the first that failed, else the one with the largest error.
+    ``out`` has the layout's shape and ``out_dtype`` and is full of NaN before each run; ``run`` fills it, or returns another
+    array of the same dtype. ``run`` supplies the operands of ``spec`` itself, with the values given here. The report repeats the
+    worst part: among those that failed, if any did, the one with the largest error.
     """
     chosen = kinds_for(problem) if kinds is None else kinds
     parts = []
@@ -196,7 +200,9 @@ def verify(problem: ConvProblem, run: Callable[[Array, Array, Array], Any], *, s
 
 def _combined(parts: tuple[Report, ...]) -> Report:
     if not parts:
-        raise error("usage.empty", what="verify", reason="no kind of inputs was named", hint=f"Use some of: {', '.join(KINDS)}.")
+        hint = f"Use some of: {', '.join(KINDS)}."
+        raise error("usage.empty", what="verify", reason="no kind of inputs was named", hint=hint)
     worst = max(parts, key=lambda part: (not part.ok, part.error_ratio))
-    return replace(worst, error_ratio=max(part.error_ratio for part in parts), zeros_exact=all(part.zeros_exact for part in parts),
-                   nonfinite_ok=all(part.nonfinite_ok for part in parts), unwritten=sum(part.unwritten for part in parts), parts=parts)
+    return replace(worst, error_ratio=max(part.error_ratio for part in parts), parts=parts,
+                   zeros_exact=all(part.zeros_exact for part in parts), nonfinite_ok=all(part.nonfinite_ok for part in parts),
+                   unwritten=sum(part.unwritten for part in parts))

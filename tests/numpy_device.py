@@ -68,9 +68,11 @@ def gather(array: Array, tables: list[Array]) -> Array:
 def matrices(problem: ConvProblem, a: Array, b: Array, axes: list[Geometry] | None = None) -> tuple[Array, Array]:
     """The operands of the implicit matrix product in float32."""
     axes = axes or geometry(problem)
-    a, b = (ordered(problem, t, array.astype(np.float32)) for t, array in zip(problem.operands, (a, b)))
+    first, second = problem.operands
+    a, b = ordered(problem, first, a.astype(np.float32)), ordered(problem, second, b.astype(np.float32))
     if problem.direction == "bwd_weight":
-        return b.reshape(problem.G, int(np.prod(b.shape[1:-1])), problem.Kg).transpose(0, 2, 1), gather(a, [axis.inputs() for axis in axes])
+        rows = b.reshape(problem.G, int(np.prod(b.shape[1:-1])), problem.Kg)
+        return rows.transpose(0, 2, 1), gather(a, [axis.inputs() for axis in axes])
     if problem.direction == "forward":
         return gather(a, [axis.inputs() for axis in axes]), b.reshape(problem.G, problem.Kg, -1).transpose(0, 2, 1)
     by_tap = b.reshape(problem.G, problem.Kg, problem.taps, problem.Cg).transpose(0, 2, 1, 3)
@@ -81,7 +83,8 @@ def matrices(problem: ConvProblem, a: Array, b: Array, axes: list[Geometry] | No
 
 
 def blas(a: Array, b: Array) -> Array:
-    return np.matmul(a, b)
+    product: Array = np.matmul(a, b)
+    return product
 
 
 def sequential(a: Array, b: Array) -> Array:
@@ -103,7 +106,7 @@ def chunks(a: Array, b: Array, count: int = 7) -> list[Array]:
 
 
 def split(a: Array, b: Array) -> Array:
-    return np.sum(np.stack(chunks(a, b)), axis=0, dtype=np.float32)
+    return np.asarray(np.sum(np.stack(chunks(a, b)), axis=0, dtype=np.float32))
 
 
 def tiles(a: Array, b: Array, width: int = 16) -> Array:

@@ -1,7 +1,7 @@
 """The gate: right results pass at every depth, dtype and order of summation; planted faults are refused.
 
-Each fault is a kernel that is wrong in one way. It must be refused for every seed tried and on every problem listed for it, and the
-same problem computed rightly must pass, so that a refusal is never due to the harness.
+Each fault is a kernel that is wrong in one way. It must be refused for every seed tried and on every problem listed for it, and
+the same problem computed rightly must pass, so that a refusal is never due to the harness.
 """
 
 from __future__ import annotations
@@ -181,7 +181,8 @@ def truncated_not_rounded(p: ConvProblem, a: Array, b: Array, out: Array) -> Non
 @fault(*over(BASE, dtypes=("bf16",)))
 def ties_rounded_up(p: ConvProblem, a: Array, b: Array, out: Array) -> None:
     def up(acc: Array) -> Array:
-        return np.where(np.isfinite(acc), ((acc.view(np.uint32) + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view(np.float32), acc)
+        moved = (acc.view(np.uint32) + np.uint32(0x8000)) & np.uint32(0xFFFF0000)
+        return np.where(np.isfinite(acc), moved.view(np.float32), acc)
     run(p, a, b, out, finish=up)
 
 
@@ -242,8 +243,8 @@ def symmetric_pad(p: ConvProblem, a: Array, b: Array, out: Array) -> None:
 
 @fault(*over(SQUARE))
 def spatial_axes_swapped(p: ConvProblem, a: Array, b: Array, out: Array) -> None:
-    swap = [np.moveaxis(v, [v.ndim - 4, v.ndim - 3], [v.ndim - 3, v.ndim - 4]) if t != "w" else v for t, v in zip(p.operands, (a, b))]
-    run(p, *swap, out)
+    swapped = [v if t == "w" else v.swapaxes(1, 2) for t, v in zip(p.operands, (a, b))]
+    run(p, swapped[0], swapped[1], out)
 
 
 @fault(*over(BASE))

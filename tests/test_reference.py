@@ -45,7 +45,7 @@ def loops(p: ConvProblem, a: Any, b: Any) -> Any:
 def problems(draw: Any) -> ConvProblem:
     ndim = draw(st.integers(1, 3))
     few = {1: 7, 2: 5, 3: 3}[ndim]
-    axis = st.tuples(st.integers(1, few), st.integers(1, 3), st.integers(1, 3), st.integers(1, 2), st.integers(0, 2), st.integers(0, 2))
+    axis = st.tuples(*(st.integers(low, high) for low, high in ((1, few), (1, 3), (1, 3), (1, 2), (0, 2), (0, 2))))
     rows = draw(st.lists(axis, min_size=ndim, max_size=ndim))
     filters = [min(f, (size + lo + hi - 1) // d + 1) for size, f, _, d, lo, hi in rows]
     groups = draw(st.integers(1, 3))
@@ -118,7 +118,8 @@ def test_canonical_and_restore_are_inverse(tensor: str) -> None:
 
 SCALE_SHIFT_BIAS = KernelSpec(
     "k", ConvParams("forward"),
-    (Operand("scale", "per_c"), Operand("shift", "per_c"), Operand("bias", "per_k"), Operand("res", "like_y"), Operand("alpha", "scalar")),
+    (Operand("scale", "per_c"), Operand("shift", "per_c"), Operand("bias", "per_k"), Operand("res", "like_y"),
+     Operand("alpha", "scalar")),
     Expr("add", (Expr("mul", (Expr("x"), operand("scale"))), operand("shift"))),
     Expr("relu", (Expr("add", (Expr("add", (Expr("mul", (Expr("acc"), operand("alpha"))), operand("bias"))), operand("res"))),)))
 
