@@ -89,7 +89,8 @@ class Tile:
         wave_tile = _usual_wave_tile(block) if self.wave_tile is None else _size("wave_tile", self.wave_tile)
         usual = _usual_waves(block, wave_tile) if self.wave_tile is None else (1, 1, 1)
         waves = usual if self.waves is None else _size("waves", self.waves)
-        for name, value in (("block", block), ("waves", waves), ("wave_tile", wave_tile), ("vector", _size("vector", self.vector))):
+        for name, value in (("block", block), ("waves", waves), ("wave_tile", wave_tile),
+                            ("vector", _size("vector", self.vector))):
             object.__setattr__(self, name, value)
 
     @property
@@ -150,7 +151,8 @@ class Choice:
 def choice(*values: Any) -> Choice:
     """Alternatives for a tile's field, as in ``block = (gconv.choice(32, 64), 16, 64)``: the tile becomes a `TileSpace`."""
     if not values:
-        raise error("tile.value", field="choice", value=(), expected="at least one alternative", hint="Write gconv.choice(32, 64).")
+        raise error("tile.value", field="choice", value=(), expected="at least one alternative",
+                    hint="Write gconv.choice(32, 64).")
     return Choice(values)
 
 
@@ -195,7 +197,8 @@ def tile(cls: type) -> Tile | TileSpace:
     The class name is the tile's name. Names with a leading underscore are ignored.
     """
     if not isinstance(cls, type):
-        raise error("tile.value", field="tile", value=cls, expected="a class", hint="Write @gconv.tile above a class, or call gconv.Tile(...).")
+        raise error("tile.value", field="tile", value=cls, expected="a class",
+                    hint="Write @gconv.tile above a class, or call gconv.Tile(...).")
     given = {name: value for name, value in vars(cls).items() if not name.startswith("_")}
     name = given.pop("name", cls.__name__)
     if any(map(_holds_choice, given.values())):
@@ -250,8 +253,8 @@ FamilyTiles = tuple[tuple[str, Tile], ...]
 class KernelConfig:
     """Everything that may be asked of a kernel. None means "chosen"; the options' meanings are in `OPTIONS`.
 
-    tile: a `Tile`, or {family: Tile} with the families cdna, rdna, gfx1250, nvidia, cpu (kept as sorted pairs). pipeline: one name
-    is a demand; "a -> b" a fallback chain; kept as a tuple of names, empty when free.
+    tile: a `Tile`, or {family: Tile} with the families cdna, rdna, gfx1250, nvidia, cpu (kept as sorted pairs). pipeline: one
+    name is a demand; "a -> b" a fallback chain; kept as a tuple of names, empty when free.
     """
 
     tile: Tile | FamilyTiles | None = None
@@ -274,7 +277,8 @@ class KernelConfig:
     strict_nonfinite: bool = False
 
     if TYPE_CHECKING:
-        def __init__(self, tile: Tile | Mapping[str, Tile] | FamilyTiles | None = None, pipeline: str | Iterable[str] | None = None,
+        def __init__(self, tile: Tile | Mapping[str, Tile] | FamilyTiles | None = None,
+                     pipeline: str | Iterable[str] | None = None,
                      **options: Any) -> None: ...
 
     def __new__(cls, *args: Any, **given: Any) -> KernelConfig:
@@ -288,7 +292,8 @@ class KernelConfig:
             value = getattr(self, name)
             optional = value is None and name not in ("deterministic", "strict_nonfinite")
             if not optional and not option.admits(value):
-                raise error("config.value", field=name, value=value, expected=option.expected, hint=_option_hint(name, option, value))
+                raise error("config.value", field=name, value=value, expected=option.expected,
+                            hint=_option_hint(name, option, value))
 
     @classmethod
     def from_fields(cls, given: Mapping[str, Any]) -> KernelConfig:
@@ -336,7 +341,8 @@ class KernelConfig:
         """The inverse of `to_json`."""
         plain = json.loads(text)
         if not isinstance(plain, dict):
-            raise error("config.value", field="configuration", value=text, expected="a JSON object", hint="Write it with to_json().")
+            raise error("config.value", field="configuration", value=text, expected="a JSON object",
+                        hint="Write it with to_json().")
         return cls.from_dict(plain)
 
     def identity(self) -> str:
@@ -373,7 +379,8 @@ def _tiles(value: Any) -> Tile | FamilyTiles | None:
                     hint="Declare one with @gconv.tile, or write gconv.Tile(block=(64, 16, 64), ...).")
     for family in pairs:
         if family not in FAMILIES:
-            raise error("config.value", field="tile", value=family, expected="an arch family", hint=_did_you_mean(family, FAMILIES))
+            raise error("config.value", field="tile", value=family, expected="an arch family",
+                        hint=_did_you_mean(family, FAMILIES))
     return tuple(sorted(pairs.items()))
 
 
@@ -387,7 +394,8 @@ def _chain(value: Any) -> tuple[str, ...]:
         if name not in PIPELINES:
             raise error("config.value", field="pipeline", value=name, expected="a pipeline", hint=_did_you_mean(name, PIPELINES))
     if len(set(names)) < len(names):
-        raise error("config.value", field="pipeline", value=value, expected="a chain without repeats", hint="Name each pipeline once.")
+        raise error("config.value", field="pipeline", value=value, expected="a chain without repeats",
+                    hint="Name each pipeline once.")
     return tuple(names)
 
 

@@ -56,7 +56,8 @@ class Pipeline:
 _BOTH = ("intrawave", "interwave")
 
 PIPELINES: dict[str, Pipeline] = {row.name: row for row in (
-    Pipeline("basic_v1", "the next K-step is loaded into registers while the present one is computed from LDS, two barriers a step",
+    Pipeline("basic_v1",
+             "the next K-step is loaded into registers while the present one is computed from LDS, two barriers a step",
              _BOTH, available=True),
     Pipeline("mem", "2 to 8 K-steps are kept in flight in registers, for problems bound by memory", _BOTH, prefetch=2),
     Pipeline("compv3", "two K-steps in flight, LDS and memory traffic interleaved between matrix instructions", prefetch=2),
@@ -66,5 +67,6 @@ PIPELINES: dict[str, Pipeline] = {row.name: row for row in (
     Pipeline("compv6", "three K-steps in flight through two sets of staging registers", prefetch=3),
     Pipeline("comp_async", "two LDS buffers in turn, filled by direct global-to-LDS loads without staging registers", prefetch=3,
              lds_buffers=2, needs_direct_to_lds=True, needs_double_smem_buffer=True),
-    Pipeline("basic_async_v1", "one LDS buffer filled by direct global-to-LDS loads, one K-step in flight", needs_direct_to_lds=True),
+    Pipeline("basic_async_v1", "one LDS buffer filled by direct global-to-LDS loads, one K-step in flight",
+             needs_direct_to_lds=True),
 )}

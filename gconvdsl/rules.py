@@ -135,7 +135,8 @@ def _available(case: Case) -> Violation | None:
                 f"Use {ready}, or end a chain with it: \"{row.name} -> basic_v1\".")
 
 
-@_rule("pipeline.scheduler", "interwave is for basic_v1 and mem.", "The other pipelines carry an intrawave schedule of their own.")
+@_rule("pipeline.scheduler", "interwave is for basic_v1 and mem.",
+       "The other pipelines carry an intrawave schedule of their own.")
 def _scheduler(case: Case) -> Violation | None:
     row, scheduler = case.pipeline, case.config.scheduler
     if row is None or scheduler is None or scheduler in row.schedulers:
@@ -166,7 +167,8 @@ def _double_smem_buffer(case: Case) -> Violation | None:
                 "Set double_smem_buffer = true, or leave it out.")
 
 
-@_rule("pipeline.num_wave_groups", "compv5 needs num_wave_groups = 2.", "Two groups of waves alternate between loading and computing.")
+@_rule("pipeline.num_wave_groups", "compv5 needs num_wave_groups = 2.",
+       "Two groups of waves alternate between loading and computing.")
 def _num_wave_groups(case: Case) -> Violation | None:
     row, groups = case.pipeline, case.config.num_wave_groups
     if row is None or row.needs_num_wave_groups is None or groups in (None, row.needs_num_wave_groups):
@@ -182,7 +184,7 @@ def _even_waves(case: Case) -> Violation | None:
     if row is None or row.needs_num_wave_groups is None or tile is None or math.prod(tile.waves) % row.needs_num_wave_groups == 0:
         return None
     return _bad("tile.waves", size_text(tile.waves), "an even number of waves",
-                f"pipeline {row.name} needs an even number of waves, but waves = {size_text(tile.waves)} are {math.prod(tile.waves)}",
+                f"pipeline {row.name} needs an even number of waves; waves = {size_text(tile.waves)} are {math.prod(tile.waves)}",
                 "Give waves an even product, such as 2x1x1.")
 
 
@@ -224,7 +226,8 @@ def _block_k(case: Case) -> Violation | None:
                 f"Use block.k = {-(-tile.k // step) * step}, or a smaller wave_tile.k.")
 
 
-@_rule("tile.waves_k", "waves.k is 1.", "Waves that share a result would have to add their parts through LDS, which no pipeline does yet.")
+@_rule("tile.waves_k", "waves.k is 1.",
+       "Waves that share a result would have to add their parts through LDS, which no pipeline does yet.")
 def _waves_k(case: Case) -> Violation | None:
     tile = case.tile
     if tile is None or tile.waves[2] == 1:
@@ -250,7 +253,8 @@ def _wave_tile(case: Case) -> Violation | None:
                 "Use m x n of one of them and a multiple of its k.")
 
 
-@_rule("tile.threads", "The threads of a block, waves x wave size, stay within the arch's limit.", "The hardware starts no larger block.")
+@_rule("tile.threads", "The threads of a block, waves x wave size, stay within the arch's limit.",
+       "The hardware starts no larger block.")
 def _threads(case: Case) -> Violation | None:
     tile, limit = case.tile, case.arch.max_threads
     if tile is None or case.threads <= limit:
@@ -270,7 +274,8 @@ def _vector(case: Case) -> Violation | None:
                 f"vector = {size_text(tile.vector)} has a width other than 1, 2, 4, 8 and 16", "Use 1, 2, 4, 8 or 16 for each.")
 
 
-@_rule("tile.lds", "The A and B tiles (with padding, buffers and merged groups) or the cshuffle buffer, and the row table, fit into a block's LDS.",
+@_rule("tile.lds",
+       "The A and B tiles (with padding, buffers, merged groups) or the cshuffle buffer, and the row table, fit into LDS.",
        "A block cannot start with more LDS than the arch gives it.")
 def _lds(case: Case) -> Violation | None:
     tile, config = case.tile, case.config
@@ -291,12 +296,15 @@ def _registers(case: Case) -> Violation | None:
     tile, arch = case.tile, case.arch
     if tile is None:
         return None
-    need = registers_per_lane(tile, case.problem.dtype, arch, case.pipeline, case.instruction, case.config.num_groups_to_merge or 1)
+    need = registers_per_lane(tile, case.problem.dtype, arch, case.pipeline, case.instruction,
+                              case.config.num_groups_to_merge or 1)
     limit = register_limit(arch, case.threads)
     if need <= limit:
         return None
-    return _bad("tile.block", need, limit, f"block = {size_text(tile.block)} with waves = {size_text(tile.waves)} needs about {need} "
-                f"registers a lane; {arch.name} has {limit} for a block of {case.threads} threads", "Use a smaller block or more waves.")
+    return _bad("tile.block", need, limit,
+                f"block = {size_text(tile.block)} with waves = {size_text(tile.waves)} needs about {need} "
+                f"registers a lane; {arch.name} has {limit} for a block of {case.threads} threads",
+                "Use a smaller block or more waves.")
 
 
 # --- rules of options
@@ -306,7 +314,8 @@ def gemms(problem: ConvProblem) -> list[tuple[int, int, int]]:
     """The matrix products that are computed: one, or one for each phase of a strided bwd_data."""
     if problem.direction != "bwd_data":
         return [(problem.gemm.m, problem.gemm.n, problem.gemm.k)]
-    return [(problem.N * math.prod(phase.count), problem.Cg, problem.Kg * math.prod(map(len, phase.taps))) for phase in problem.phases]
+    return [(problem.N * math.prod(phase.count), problem.Cg, problem.Kg * math.prod(map(len, phase.taps)))
+            for phase in problem.phases]
 
 
 def _unpadded(case: Case, axis: int) -> Violation | None:
@@ -317,7 +326,8 @@ def _unpadded(case: Case, axis: int) -> Violation | None:
     left = next((gemm[axis] for gemm in gemms(case.problem) if gemm[axis] % block), None)
     if left is None:
         return None
-    return _bad(f"pad_{name}", False, f"a multiple of {block}", f"pad_{name} is false, but block.{name} = {block} does not divide the "
+    return _bad(f"pad_{name}", False, f"a multiple of {block}",
+                f"pad_{name} is false, but block.{name} = {block} does not divide the "
                 f"GEMM's {name} = {left}", f"Leave out pad_{name}, or use a block.{name} that divides {left}.")
 
 
@@ -346,7 +356,8 @@ def _explicit_gemm(case: Case) -> Violation | None:
     plain = problem.taps == 1 and set(problem.stride) == {1} and not any(map(sum, problem.pad))
     if not case.config.explicit_gemm or plain:
         return None
-    return _bad("explicit_gemm", True, "filter 1, stride 1, pad 0", f"explicit_gemm is for 1x1 filters with stride 1 and pad 0, not for "
+    return _bad("explicit_gemm", True, "filter 1, stride 1, pad 0",
+                f"explicit_gemm is for 1x1 filters with stride 1 and pad 0, not for "
                 f"filter {size_text(problem.filter)} with stride {size_text(problem.stride)} and pad {problem.pad}",
                 "Leave explicit_gemm out.")
 
@@ -355,10 +366,12 @@ def _explicit_gemm(case: Case) -> Violation | None:
 def _two_stage(case: Case) -> Violation | None:
     if not case.config.two_stage or case.problem.direction == "bwd_weight":
         return None
-    return _bad("two_stage", True, "bwd_weight", f"two_stage is for bwd_weight, not for {case.problem.direction}", "Leave two_stage out.")
+    return _bad("two_stage", True, "bwd_weight", f"two_stage is for bwd_weight, not for {case.problem.direction}",
+                "Leave two_stage out.")
 
 
-@_rule("option.split_k", "split_k is at most the number of K-steps of the reduction.", "A piece without a K-step would have nothing to add.")
+@_rule("option.split_k", "split_k is at most the number of K-steps of the reduction.",
+       "A piece without a K-step would have nothing to add.")
 def _split_k(case: Case) -> Violation | None:
     pieces = case.config.split_k or 1
     step = case.tile.k if case.tile else 1
@@ -374,7 +387,8 @@ def _merge(case: Case) -> Violation | None:
     merge, groups = case.config.num_groups_to_merge or 1, case.problem.G
     if groups % merge == 0:
         return None
-    return _bad("num_groups_to_merge", merge, f"a divisor of {groups}", f"num_groups_to_merge = {merge} does not divide G = {groups}",
+    return _bad("num_groups_to_merge", merge, f"a divisor of {groups}",
+                f"num_groups_to_merge = {merge} does not divide G = {groups}",
                 f"Use a divisor of {groups}.")
 
 
@@ -385,10 +399,12 @@ def _precision(case: Case) -> Violation | None:
     if precision is None or (case.problem.dtype == "fp32" and case.arch.instructions_for(precision)):
         return None
     what = case.arch.name if case.problem.dtype == "fp32" else f"dtype {case.problem.dtype}"
-    return _bad("precision", precision, "fp32 on sm_80 and later", f"precision {precision} does not exist for {what}", "Leave precision out.")
+    return _bad("precision", precision, "fp32 on sm_80 and later", f"precision {precision} does not exist for {what}",
+                "Leave precision out.")
 
 
-@_rule("limit.index", "N, G, the points of one image, the extents of one group's matrices and one piece of a reduction stay below 2^30.",
+@_rule("limit.index",
+       "N, G, the points of one image, the extents of one group's matrices and one piece of a reduction stay below 2^30.",
        "Inside a block, device code adds two such numbers in 32 bits; addresses across blocks have 64.")
 def _index(case: Case) -> Violation | None:
     problem = case.problem
@@ -399,7 +415,8 @@ def _index(case: Case) -> Violation | None:
         counts["N x output / split_k"] = -(-problem.gemm.k // (case.config.split_k or 1))
     for name, value in counts.items():
         if value >= INDEX_LIMIT:
-            return _bad(name, value, INDEX_LIMIT - 1, f"{name} = {value} is more than {INDEX_LIMIT - 1}", "Cut the problem into parts.")
+            return _bad(name, value, INDEX_LIMIT - 1, f"{name} = {value} is more than {INDEX_LIMIT - 1}",
+                        "Cut the problem into parts.")
     return None
 
 
@@ -415,10 +432,12 @@ def _grid(case: Case) -> Violation | None:
     pieces = (math.prod(problem.stride) if strided else 1) * (case.config.split_k or 1)
     limit = min(2 ** 31, 2 ** 32 // case.threads)
     if blocks >= limit:
-        return _bad("tile.block", blocks, limit - 1, f"block = {size_text(tile.block)} makes {blocks} blocks of {case.threads} threads; at most "
+        return _bad("tile.block", blocks, limit - 1,
+                    f"block = {size_text(tile.block)} makes {blocks} blocks of {case.threads} threads; at most "
                     f"{limit - 1} can be launched", "Use a larger block, or cut the problem into parts.")
     if pieces >= 2 ** 16:
-        return _bad("split_k", pieces, 2 ** 16 - 1, f"stride phases x split_k = {pieces} is more than {2 ** 16 - 1}", "Use a smaller split_k.")
+        return _bad("split_k", pieces, 2 ** 16 - 1, f"stride phases x split_k = {pieces} is more than {2 ** 16 - 1}",
+                    "Use a smaller split_k.")
     return None
 
 

@@ -23,7 +23,7 @@ _NOT_YET = "pipeline.available"
 
 @dataclass(frozen=True)
 class MatrixRow:
-    """One combination. ``reasons``: ids of the rules that forbid it, empty where it is legal; ``available``: implemented already."""
+    """One combination. ``reasons``: ids of the rules that forbid it, empty where legal; ``available``: implemented already."""
 
     pipeline: str
     scheduler: str
@@ -43,9 +43,11 @@ def matrix(arch: str | None = None, dtype: str | None = None) -> list[MatrixRow]
 
 def _row(pipeline: str, scheduler: str, direction: str, dtype: str, arch: Arch) -> MatrixRow:
     problem = ConvProblem(N=2, G=2, C=64, K=64, input=(8, 8), filter=(3, 3), pad=1, dtype=dtype, direction=direction)
-    config = KernelConfig(tile=_small_tile(arch, dtype), pipeline=pipeline, **{**PIPELINES[pipeline].implied_options, "scheduler": scheduler})
+    config = KernelConfig(tile=_small_tile(arch, dtype), pipeline=pipeline,
+                          **{**PIPELINES[pipeline].implied_options, "scheduler": scheduler})
     broken = [one.rule for one in check(problem, config, arch)]
-    return MatrixRow(pipeline, scheduler, direction, dtype, arch.name, _NOT_YET not in broken, tuple(one for one in broken if one != _NOT_YET))
+    return MatrixRow(pipeline, scheduler, direction, dtype, arch.name, _NOT_YET not in broken,
+                     tuple(one for one in broken if one != _NOT_YET))
 
 
 def _small_tile(arch: Arch, dtype: str) -> Tile | None:
@@ -75,13 +77,15 @@ def markdown() -> str:
         "## What is legal", "", *_markdown_table([head, *lines]), "", *(f"- {line}" for line in _legend()), "",
         "## The rules", "", *_markdown_table(rules), "",
         "## Pipelines", "", *_markdown_table(pipelines), "",
-        "## Hardware", "", "Matrix instructions as m x n x k by dtype; a wave_tile is m x n of one of them and a multiple of its k.", "",
+        "## Hardware", "",
+        "Matrix instructions as m x n x k by dtype; a wave_tile is m x n of one of them and a multiple of its k.", "",
         *_markdown_table(instructions), ""])
 
 
 def _legend() -> list[str]:
     """What the words and the marks of the cells mean."""
-    return ["yes: legal and implemented.", "later: legal, not implemented in this version.", "ignored: the target has one way of its own.",
+    return ["yes: legal and implemented.", "later: legal, not implemented in this version.",
+            "ignored: the target has one way of its own.",
             "Other cells name the rule that forbids the combination."]
 
 

@@ -37,7 +37,8 @@ def lds_bytes(tile: Tile, dtype: str, pipeline: str | Pipeline | None = None, me
     return -(-max(staging, shuffle) // 16) * 16 + tile.m * _OFFSET_BYTES
 
 
-def registers_per_lane(tile: Tile, dtype: str, arch: Arch, pipeline: str | Pipeline | None = None, instruction: Instruction | None = None,
+def registers_per_lane(tile: Tile, dtype: str, arch: Arch, pipeline: str | Pipeline | None = None,
+                       instruction: Instruction | None = None,
                        merge: int = 1) -> int:
     """An estimate of the 32-bit registers of one lane, rounded up.
 
@@ -53,8 +54,11 @@ def registers_per_lane(tile: Tile, dtype: str, arch: Arch, pipeline: str | Pipel
 
 
 def _fragments(tile: Tile, words: float, arch: Arch, instruction: Instruction | None) -> float:
-    """Registers of the operands: a matrix instruction spreads them over the lanes; with fma a lane holds whole rows of the 16 x 16
-    tile (64 / wave of A, 4 of B) and compilers keep about four k in flight."""
+    """Registers of the operands of one step.
+
+    A matrix instruction spreads them over the lanes. With fma a lane holds whole rows of the 16 x 16 tile (64 / wave of A, 4 of
+    B), and compilers keep about four k in flight.
+    """
     m, n = tile.m / tile.waves[0], tile.n / tile.waves[1]
     if instruction is not None and instruction.name == "fma":
         return _FMA_DEPTH * (m / 16 * 64 / arch.wave + n / 16 * 4)

@@ -30,7 +30,8 @@ _HALF_RATE, _FLOAT_RATE, _MEMORY_RATE, _LDS_RATE = 1024, 128, 64, 128
 _STEP_WAIT, _BLOCK_WAIT, _MOST_RESIDENT = 600, 2000, 8
 
 
-def default_tile(problem: ConvProblem, arch: str | Arch, direction: str | None = None, config: KernelConfig | None = None) -> Tile:
+def default_tile(problem: ConvProblem, arch: str | Arch, direction: str | None = None,
+                 config: KernelConfig | None = None) -> Tile:
     """The tile to use when none is declared; legal together with the options of ``config``, by default those of basic_v1.
 
     Raises ``kernel.none`` where the rules admit no tile. For the target cpu, which ignores tiles, it is a small one.
@@ -47,7 +48,7 @@ def default_tile(problem: ConvProblem, arch: str | Arch, direction: str | None =
 
 
 def candidates(problem: ConvProblem, arch: str | Arch, limit: int = 12) -> list[KernelConfig]:
-    """At most ``limit`` legal configurations to try, the likely best first: the best tiles with every pipeline and scheduler there is."""
+    """At most ``limit`` legal configurations to try, the best guess first: good tiles with every available pipeline."""
     found = find_arch(arch)
     if found.family == "cpu":
         return [KernelConfig()]

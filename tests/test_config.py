@@ -43,7 +43,8 @@ def test_a_bare_block_gets_waves_and_a_wave_tile_that_divide_it(block):
     assert all(block[i] % (tile.waves[i] * tile.wave_tile[i]) == 0 for i in range(3)) and tile.waves[2] == 1
 
 
-@pytest.mark.parametrize("block", [(64, 16), (64, 16, 0), (64, -1, 64), "64x16", "64x16x", "axbxc", 64, (64.0, 16, 64), (True, 16, 64), None])
+@pytest.mark.parametrize("block", [(64, 16), (64, 16, 0), (64, -1, 64), "64x16", "64x16x", "axbxc", 64, (64.0, 16, 64),
+                                   (True, 16, 64), None])
 def test_a_size_that_cannot_exist(block):
     code, text = code_of(Tile, block=block)
     assert code == "tile.value" and "block" in text and repr(block) in text
@@ -117,7 +118,8 @@ def test_did_you_mean_for_names():
 
 
 @pytest.mark.parametrize("name, value", [
-    ("double_smem_buffer", 1), ("double_smem_buffer", "true"), ("split_k", 0), ("split_k", -1), ("split_k", True), ("split_k", 2.0),
+    ("double_smem_buffer", 1), ("double_smem_buffer", "true"), ("split_k", 0), ("split_k", -1), ("split_k", True),
+    ("split_k", 2.0),
     ("num_groups_to_merge", "2"), ("scheduler", "both"), ("epilogue", "shuffle2"), ("precision", "fp16"), ("deterministic", None),
     ("strict_nonfinite", 1), ("pad_m", 0), ("block_per_cu", 0),
 ])
@@ -161,7 +163,8 @@ CONFIGS = st.builds(
     KernelConfig, tile=st.none() | TILES | st.dictionaries(st.sampled_from(["cdna", "rdna", "nvidia"]), TILES, min_size=1),
     pipeline=st.lists(st.sampled_from(sorted(PIPELINES)), unique=True), scheduler=st.none() | st.sampled_from(sorted(SCHEDULERS)),
     double_smem_buffer=MAYBE, num_groups_to_merge=COUNT, split_image=MAYBE, explicit_gemm=MAYBE, two_stage=MAYBE, split_k=COUNT,
-    num_wave_groups=COUNT, block_per_cu=COUNT, pad_m=MAYBE, pad_n=MAYBE, pad_k=MAYBE, epilogue=st.none() | st.sampled_from(sorted(EPILOGUES)),
+    num_wave_groups=COUNT, block_per_cu=COUNT, pad_m=MAYBE, pad_n=MAYBE, pad_k=MAYBE,
+    epilogue=st.none() | st.sampled_from(sorted(EPILOGUES)),
     precision=st.none() | st.sampled_from(sorted(PRECISIONS)), deterministic=st.booleans(), strict_nonfinite=st.booleans())
 
 

@@ -79,7 +79,8 @@ BREAKS = [
     ("limit.index", {"N": 1 << 31}, {"tile": None}, "cpu", str(1 << 31)),
     ("limit.index", {"N": 1 << 23, "direction": "bwd_weight"}, {}, "gfx942", str((1 << 23) * 14 * 14)),
     ("limit.grid", {"N": 1 << 24}, {}, "gfx942", str((1 << 24) * 196 // 64 * 6)),  # 196 outputs an image, 64 a block, 6 groups
-    ("limit.grid", {"N": 1 << 13, "direction": "bwd_weight"}, {"split_k": 1 << 16, **tile(block=(64, 16, 16))}, "gfx942", "65536"),
+    ("limit.grid", {"N": 1 << 13, "direction": "bwd_weight"}, {"split_k": 1 << 16, **tile(block=(64, 16, 16))}, "gfx942",
+     "65536"),
     ("tile.lds", {}, {"tile": Tile((128, 128, 16), (4, 4, 1), (32, 32, 8))}, "gfx942", str(128 * 528 + 1024)),
 ]
 
@@ -113,7 +114,8 @@ def test_every_rule_is_explained():
 def test_the_principle(all_available, pipeline, direction):
     """Every pipeline in every direction on every arch, save direct loads where the hardware has none."""
     without = {"gfx908", "gfx1100", "gfx1200", "gfx1201", "gfx1250"} if "async" in pipeline else set()
-    rows = [row for row in rules_table.matrix() if (row.pipeline, row.scheduler, row.direction) == (pipeline, "intrawave", direction)]
+    wanted = pipeline, "intrawave", direction
+    rows = [row for row in rules_table.matrix() if (row.pipeline, row.scheduler, row.direction) == wanted]
     assert len(rows) == 11 * 3
     assert {row.arch for row in rows if row.reasons} == without
     assert all(row.reasons in ((), ("pipeline.direct_to_lds",)) for row in rows)
@@ -136,18 +138,21 @@ def test_a_chain_is_judged_by_its_first():
 
 
 def test_the_cpu_ignores_tile_pipeline_and_scheduler():
-    odd = KernelConfig(tile=Tile((7, 7, 7), (3, 3, 3), (2, 2, 2), (3, 3, 3)), pipeline="comp_async", scheduler="interwave", double_smem_buffer=False)
+    odd = KernelConfig(tile=Tile((7, 7, 7), (3, 3, 3), (2, 2, 2), (3, 3, 3)), pipeline="comp_async", scheduler="interwave",
+                       double_smem_buffer=False)
     assert check(PROBLEM, odd, "cpu") == []
 
 
 def test_the_tile_of_the_archs_family_counts():
     config = LEGAL.resolved(tile={"cdna": TILE, "nvidia": Tile((64, 16, 64), (2, 1, 1), (16, 8, 16))})
-    assert check(PROBLEM, config, "gfx942") == [] and check(PROBLEM, config, "sm_90") == [] and check(PROBLEM, config, "gfx1201") == []
+    assert all(check(PROBLEM, config, name) == [] for name in ("gfx942", "sm_90", "gfx1201"))
 
 
 @pytest.mark.parametrize("arch, dtype, wave_tile", [
-    ("gfx908", "bf16", (16, 16, 8)), ("gfx908", "bf16", (32, 32, 4)), ("gfx942", "fp32", (32, 32, 2)), ("gfx950", "fp16", (32, 32, 16)),
-    ("gfx1100", "fp16", (16, 16, 16)), ("gfx1201", "fp32", (16, 16, 1)), ("gfx1250", "fp32", (16, 16, 4)), ("sm_80", "bf16", (16, 8, 16)),
+    ("gfx908", "bf16", (16, 16, 8)), ("gfx908", "bf16", (32, 32, 4)), ("gfx942", "fp32", (32, 32, 2)),
+    ("gfx950", "fp16", (32, 32, 16)),
+    ("gfx1100", "fp16", (16, 16, 16)), ("gfx1201", "fp32", (16, 16, 1)), ("gfx1250", "fp32", (16, 16, 4)),
+    ("sm_80", "bf16", (16, 8, 16)),
 ])
 def test_native_wave_tiles_are_legal(arch, dtype, wave_tile):
     m, n, k = wave_tile
@@ -169,7 +174,8 @@ def test_lds_of_a_known_tile():
     assert lds_bytes(TILE, "fp32", "basic_v1", 2) == 80 * (64 * 4 + 16) * 2 + 512
     # The cshuffle buffer: 4 waves x 32 rows of 128 fp32 and 16 bytes, more than the tiles of a short K-step.
     big = Tile((128, 128, 16), (4, 4, 1), (32, 32, 8))
-    assert lds_bytes(big, "bf16", "basic_v1", epilogue="cshuffle") == 128 * (128 * 4 + 16) + 1024 == lds_bytes(big, "bf16", "basic_v1")
+    shuffled = 128 * (128 * 4 + 16) + 1024
+    assert lds_bytes(big, "bf16", "basic_v1", epilogue="cshuffle") == shuffled == lds_bytes(big, "bf16", "basic_v1")
     assert lds_bytes(big, "bf16", "basic_v1", epilogue="default") == 256 * (16 * 2 + 16) + 1024
 
 
@@ -200,20 +206,25 @@ def test_an_unknown_arch_is_an_error():
 
 SIDE = st.sampled_from([8, 16, 32, 48, 64, 128, 256])
 WAVES = st.tuples(st.sampled_from([1, 2, 3, 4, 8]), st.sampled_from([1, 2, 4]), st.sampled_from([1, 1, 1, 2]))
-WAVE_TILES = st.sampled_from([(16, 16, 16), (32, 32, 8), (16, 16, 32), (16, 8, 16), (16, 16, 4), (16, 16, 1), (32, 32, 16), (4, 64, 16)])
+WAVE_TILES = st.sampled_from([(16, 16, 16), (32, 32, 8), (16, 16, 32), (16, 8, 16), (16, 16, 4), (16, 16, 1), (32, 32, 16),
+                              (4, 64, 16)])
 TILES = st.builds(Tile, block=st.tuples(SIDE, SIDE, st.sampled_from([8, 16, 32, 64, 128])), waves=WAVES, wave_tile=WAVE_TILES,
                   vector=st.tuples(*[st.sampled_from([1, 2, 4, 8, 16, 3])] * 3))
 CONFIGS = st.builds(
-    KernelConfig, tile=TILES, pipeline=st.sampled_from(sorted(pipelines.PIPELINES)), scheduler=st.sampled_from([None, "intrawave", "interwave"]),
+    KernelConfig, tile=TILES, pipeline=st.sampled_from(sorted(pipelines.PIPELINES)),
+    scheduler=st.sampled_from([None, "intrawave", "interwave"]),
     double_smem_buffer=st.sampled_from([None, True, False]), num_groups_to_merge=st.sampled_from([None, 1, 2, 3, 4]),
-    split_k=st.sampled_from([None, 1, 2, 8, 64]), num_wave_groups=st.sampled_from([None, 1, 2]), two_stage=st.sampled_from([None, True]),
+    split_k=st.sampled_from([None, 1, 2, 8, 64]), num_wave_groups=st.sampled_from([None, 1, 2]),
+    two_stage=st.sampled_from([None, True]),
     explicit_gemm=st.sampled_from([None, True]))
 PROBLEMS = st.builds(
     ConvProblem, N=st.integers(1, 8), G=st.sampled_from([1, 2, 6]), C=st.sampled_from([6, 48, 96]), K=st.sampled_from([6, 96]),
-    input=st.tuples(st.integers(3, 30), st.integers(3, 30)), filter=st.sampled_from([(1, 1), (3, 3), (3, 1)]), stride=st.sampled_from([1, 2]),
+    input=st.tuples(st.integers(3, 30), st.integers(3, 30)), filter=st.sampled_from([(1, 1), (3, 3), (3, 1)]),
+    stride=st.sampled_from([1, 2]),
     pad=st.sampled_from([0, 1]), dtype=st.sampled_from(["fp32", "fp16", "bf16"]), direction=st.sampled_from(DIRECTIONS))
 NATIVE = {  # (family, dtype) -> shapes whose k must divide wave_tile's; gfx950's deeper ones are multiples of these
-    ("cdna", "fp16"): [(16, 16, 16), (32, 32, 8)], ("cdna", "bf16"): [(16, 16, 16), (32, 32, 8)], ("cdna", "fp32"): [(16, 16, 4), (32, 32, 2)],
+    ("cdna", "fp16"): [(16, 16, 16), (32, 32, 8)], ("cdna", "bf16"): [(16, 16, 16), (32, 32, 8)],
+    ("cdna", "fp32"): [(16, 16, 4), (32, 32, 2)],
     ("rdna", "fp16"): [(16, 16, 16)], ("rdna", "bf16"): [(16, 16, 16)], ("rdna", "fp32"): [(16, 16, 1)],
     ("gfx1250", "fp16"): [(16, 16, 32)], ("gfx1250", "bf16"): [(16, 16, 32)], ("gfx1250", "fp32"): [(16, 16, 4)],
     ("nvidia", "fp16"): [(16, 8, 16)], ("nvidia", "bf16"): [(16, 8, 16)], ("nvidia", "fp32"): [(16, 16, 1)],
@@ -225,8 +236,8 @@ def within_limits(problem, config, name):
     """The rules once more, as one expression each."""
     arch, t, size = find_arch(name), config.tile, 4 if problem.dtype == "fp32" else 2
     pipeline = config.pipeline[0]
-    waves, depth = math.prod(t.waves), {"forward": problem.Cg * problem.taps, "bwd_weight": problem.N * math.prod(problem.output)}.get(
-        problem.direction, problem.depth)
+    depths = {"forward": problem.Cg * problem.taps, "bwd_weight": problem.N * math.prod(problem.output)}
+    waves, depth = math.prod(t.waves), depths.get(problem.direction, problem.depth)
     buffers = 2 if config.double_smem_buffer or pipeline in ("compv4", "comp_async") else 1
     merge = config.num_groups_to_merge or 1
     lds = max((t.block[0] + t.block[1]) * (t.block[2] * size + 16) * buffers * merge,
@@ -246,7 +257,8 @@ def within_limits(problem, config, name):
     ]
 
 
-FIELDS = st.sets(st.sampled_from(["block", "waves", "wave_tile", "vector", "pipeline", "scheduler", "double_smem_buffer", "num_groups_to_merge",
+FIELDS = st.sets(st.sampled_from(["block", "waves", "wave_tile", "vector", "pipeline", "scheduler", "double_smem_buffer",
+                                  "num_groups_to_merge",
                                   "split_k", "num_wave_groups", "two_stage", "explicit_gemm"]), max_size=3)
 
 

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gconvdsl as gconv
-from gconvdsl.archs import arch as find_arch
 from gconvdsl.archs import arch_names
 from gconvdsl.config import KernelConfig, Tile
 from gconvdsl.problem import ConvProblem
@@ -20,7 +19,8 @@ DENSE = ConvProblem(N=64, C=256, K=256, input=(56, 56), filter=(3, 3), pad=1, dt
 SIZES = st.integers(1, 40)
 PROBLEMS = st.builds(
     lambda n, g, cg, kg, size, taps, **rest: ConvProblem(N=n, G=g, C=g * cg, K=g * kg, input=size, filter=taps, **rest),
-    n=st.integers(0, 40), g=st.sampled_from([1, 2, 32, 1000]), cg=st.sampled_from([1, 3, 17, 64, 512]), kg=st.sampled_from([1, 5, 48, 256]),
+    n=st.integers(0, 40), g=st.sampled_from([1, 2, 32, 1000]), cg=st.sampled_from([1, 3, 17, 64, 512]),
+    kg=st.sampled_from([1, 5, 48, 256]),
     size=st.lists(SIZES, min_size=2, max_size=3), taps=st.sampled_from([1, 3]), stride=st.sampled_from([1, 2]), pad=st.just(1),
     dtype=st.sampled_from(["fp32", "fp16", "bf16"]), direction=st.sampled_from(["forward", "bwd_data", "bwd_weight"]))
 
@@ -58,15 +58,18 @@ def test_wide_problems_get_large_tiles_and_small_ones_small(name):
 
 
 def test_vectors_are_sixteen_bytes():
-    assert default_tile(DENSE, "gfx942").vector == (8, 8, 8) and default_tile(DENSE.replace(dtype="fp32"), "gfx942").vector == (4, 4, 4)
+    assert default_tile(DENSE, "gfx942").vector == (8, 8, 8)
+    assert default_tile(DENSE.replace(dtype="fp32"), "gfx942").vector == (4, 4, 4)
 
 
 def test_the_direction_argument_replaces_the_problems():
-    assert default_tile(RESNEXT, "gfx942", "bwd_weight") == default_tile(RESNEXT.as_("bwd_weight"), "gfx942") != default_tile(RESNEXT, "gfx942")
+    given = default_tile(RESNEXT, "gfx942", "bwd_weight")
+    assert given == default_tile(RESNEXT.as_("bwd_weight"), "gfx942") != default_tile(RESNEXT, "gfx942")
 
 
 @pytest.mark.parametrize("asked", [
-    KernelConfig(num_groups_to_merge=16), KernelConfig(pipeline="compv4", double_smem_buffer=True), KernelConfig(pipeline="compv5"),
+    KernelConfig(num_groups_to_merge=16), KernelConfig(pipeline="compv4", double_smem_buffer=True),
+    KernelConfig(pipeline="compv5"),
     KernelConfig(pad_n=False), KernelConfig(epilogue="default"),
 ])
 def test_a_tile_suits_the_other_options(asked):
@@ -95,4 +98,4 @@ def test_the_cpu_has_one_candidate_and_a_tile_nobody_reads():
 def test_unknown_archs_are_errors():
     with pytest.raises(gconv.CompileError):
         default_tile(RESNEXT, "gfx000")
-    assert find_arch("gfx90a:xnack-").name == "gfx90a" and default_tile(RESNEXT, "gfx90a:xnack-") == default_tile(RESNEXT, "gfx90a")
+    assert default_tile(RESNEXT, "gfx90a:xnack-") == default_tile(RESNEXT, "gfx90a")
