@@ -282,7 +282,7 @@ def copy_out(source: Bound, target: Bound) -> None:
 
 # --- a problem from arrays
 
-def infer_problem(conv: ConvParams, a: Any, b: Any, out_dtype: str | None = None) -> ConvProblem:
+def infer_problem(conv: ConvParams, a: Any, b: Any, out_dtype: Any = None) -> ConvProblem:
     """The problem that two arrays and the declared parameters describe.
 
     NumPy arrays are fused channels-last, x (N, <spatial>, C) and w (K, <filter>, C/G); torch tensors are x (N, C, <spatial>) and
@@ -296,13 +296,20 @@ def infer_problem(conv: ConvParams, a: Any, b: Any, out_dtype: str | None = None
     (first, torch), (w, w_torch) = as_numpy(a, names[0]), as_numpy(b, names[1])
     if torch != w_torch:
         raise error("array.kind", name=names[1], got="of another kind than " + names[0])
-    dtype = _dtype_name(first, names[0])
+    if dtype_of(first.dtype) is None:
+        raise error("array.dtype", name=names[0], got=str(first.dtype), expected="float32, float16 or bfloat16")
     if w.dtype != first.dtype:
         raise error("array.dtype", name=names[1], got=str(w.dtype), expected=first.dtype.name)
+    return _inferred(conv, first.shape, w.shape, first.dtype, torch, out_dtype)
+
+
+@lru_cache(maxsize=1024)
+def _inferred(conv: ConvParams, first: tuple[int, ...], w: tuple[int, ...], dtype: Any, torch: bool, out_dtype: Any) -> ConvProblem:
+    names = argument_names(conv.direction)
     n, channels, sizes = _sizes(first, names[0], torch)
     k, per_group, taps = _sizes(w, names[1], torch)
     if len(taps) != len(sizes):
-        raise error("array.rank", name=names[1], got=w.ndim, expected=f"{names[0]} has {first.ndim}, and both need the same number",
+        raise error("array.rank", name=names[1], got=len(w), expected=f"{names[0]} has {len(first)}, and both need the same number",
                     hint="")
     fixed = {key: value for key, value in conv.fields().items() if key != "G"}
     common: dict[str, Any] = dict(fixed, dtype=dtype, out_dtype=out_dtype, direction=conv.direction, N=n, K=k, filter=taps)
@@ -312,20 +319,12 @@ def infer_problem(conv: ConvParams, a: Any, b: Any, out_dtype: str | None = None
     return ConvProblem(G=groups, C=per_group * groups, input=_transposed_input(fixed, sizes, taps), **common)
 
 
-def _sizes(array: np.ndarray, name: str, torch: bool) -> tuple[int, int, tuple[int, ...]]:
+def _sizes(shape: tuple[int, ...], name: str, torch: bool) -> tuple[int, int, tuple[int, ...]]:
     """(outer, channels, spatial sizes) of an array of 1 to 3 spatial axes."""
-    if not 3 <= array.ndim <= 5:
-        raise error("array.rank", name=name, got=array.ndim, expected="a convolution without a problem needs 3, 4 or 5",
+    if not 3 <= len(shape) <= 5:
+        raise error("array.rank", name=name, got=len(shape), expected="a convolution without a problem needs 3, 4 or 5",
                     hint="Name a split layout by passing problem=gconv.ConvProblem(..., layout=...).")
-    shape = array.shape
     return (shape[0], shape[1], shape[2:]) if torch else (shape[0], shape[-1], shape[1:-1])
-
-
-def _dtype_name(array: np.ndarray, name: str) -> str:
-    found = dtype_of(array.dtype)
-    if found is None:
-        raise error("array.dtype", name=name, got=str(array.dtype), expected="float32, float16 or bfloat16")
-    return found
 
 
 def _groups(declared: int | None, channels: int, per_group: int, names: tuple[str, str]) -> int:
