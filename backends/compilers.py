@@ -185,7 +185,7 @@ def _ask(kind: str, *command: str) -> str:
                               stderr=subprocess.STDOUT, timeout=_PROBE_SECONDS, cwd="/", check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout.decode(errors="replace").strip()
+    return done.stdout.decode(errors="replace").rstrip()
 
 
 def _amd_archs(kind: str, *command: str) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def _guarded(action: Any) -> dict[str, Any]:
 
 def _compilers(kind: str) -> list[dict[str, Any]]:
     """Every compiler of a kind, the one in use first. Archs: of those this package has kernels for, the ones it knows."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for command in dict.fromkeys(compilers.candidates(kind)):
         tool = compilers.identify(kind, command)
         known = [name for name in archs.arch_names() if name in tool.archs]
@@ -106,7 +106,8 @@ def _missing(facts: dict[str, Any]) -> list[str]:
     ]
     for name, target in facts["targets"].items():
         unbuilt = [arch for arch, tool in target["builds"].items() if tool is None]
-        if name in ("hip", "cuda") and unbuilt and usable & set(_BUILT_BY[name]):
+        lacks_only_archs = usable & set(_BUILT_BY[name]) and (name != "cuda" or "cxx" in usable)
+        if name in ("hip", "cuda") and unbuilt and lacks_only_archs:
             hint = compilers.INSTALL[_BUILT_BY[name][0]]
             lines.append(f"No compiler here builds {name} kernels for {', '.join(unbuilt)}. {hint}")
     lines += [f"The Python package {name} is missing. Run python3 -m pip install {name}." for name in _REQUIRED
