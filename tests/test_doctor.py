@@ -50,7 +50,7 @@ def test_compilers_are_shown_with_the_archs_they_know(monkeypatch: pytest.Monkey
         compilers.Tool("clang", "/usr/bin/clang", "/opt/clang", "clang version 22.1.8", known),
         compilers.Tool("hipcc", "/usr/bin/hipcc", "/usr/bin/hipcc", "nvcc release 13.0", (), refused),
     )}
-    monkeypatch.setattr(compilers, "candidates", lambda kind: iter([tool.command for tool in tools.values() if tool.kind == kind]))
+    monkeypatch.setattr(compilers, "candidates", lambda kind: iter([one.command for one in tools.values() if one.kind == kind]))
     monkeypatch.setattr(compilers, "identify", lambda kind, command: tools[command])
     text, facts = doctor()
     [clang], [hipcc] = facts["compilers"]["clang"], facts["compilers"]["hipcc"]
