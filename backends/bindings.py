@@ -1,4 +1,6 @@
-"""Writes the cffi modules ``_cpu_api.py``, ``_hip_api.py`` and ``_cuda_api.py``: ``python -m gconvdsl.backends.bindings``.
+"""Writes the cffi modules ``_cpu_api.py``, ``_sim_api.py``, ``_hip_api.py`` and ``_cuda_api.py``.
+
+Run as ``python -m gconvdsl.backends.bindings``.
 
 They are checked in, because loading one takes 4 ms and parsing the declarations at run time 90 ms. Only functions whose meaning
 and layout are the same in every version of the runtime are bound; structures that change between versions are not.
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["CPU", "CUDA", "HIP", "generate"]
+__all__ = ["CPU", "CUDA", "HIP", "SIM", "generate"]
 
 CPU = """
 void gconv_parallel(void (*kernel)(const void *args, long long task), const void *args, long long tasks, int threads);
@@ -16,6 +18,16 @@ void gconv_pack_weights(const void *args, long long task);
 void gconv_convolve(const void *args, long long task);
 void gconv_accumulate(const void *args, long long task);
 void gconv_reduce(const void *args, long long task);
+"""
+
+SIM = """
+typedef struct { int failure; int block[3]; int wave; int lane; int line; char file[256]; char reason[1024]; } Report;
+typedef struct { long long grid[3]; int threads; int order; unsigned long long seed; double seconds;
+                 int os_threads; } LaunchOptions;
+void *gconv_sim_open(const char *path, Report *report);
+void gconv_sim_close(void *module);
+int gconv_sim_has(void *module, const char *kernel);
+int gconv_sim_launch(void *module, const char *kernel, const LaunchOptions *options, const void *args, Report *report);
 """
 
 HIP = """
@@ -42,7 +54,7 @@ int cuGetErrorString(int error, const char **text);
 def generate(directory: Path) -> None:
     """Write the modules into ``directory``."""
     from cffi import FFI
-    for name, declarations in (("_cpu_api", CPU), ("_hip_api", HIP), ("_cuda_api", CUDA)):
+    for name, declarations in (("_cpu_api", CPU), ("_sim_api", SIM), ("_hip_api", HIP), ("_cuda_api", CUDA)):
         ffi = FFI()
         ffi.set_source(name, None)
         ffi.cdef(declarations)

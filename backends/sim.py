@@ -20,71 +20,47 @@ from .base import Artifact, Backend, Buffer, Detection
 from .compilers import Tool
 
 if TYPE_CHECKING:
-    from ..errors import GconvError
     from ..plan import Launch, Plan
 
-__all__ = ["DECLARATIONS", "Runtime", "SimBackend", "SimModule", "options", "raise_report", "runtime"]
+__all__ = ["SimBackend", "SimModule", "options", "raise_report"]
 
 _ARCH_DEFINES = {
     **{arch: f"-D__{arch}__=1" for arch in ("gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1200", "gfx1201", "gfx1250")},
     **{arch: f"-DGCONV_SIM_SM={arch[3:]}" for arch in ("sm_80", "sm_90")},
 }
 _LIBRARY = ("-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden")
-_SANITIZE = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+_INSTRUMENT = "-fsanitize=address,undefined"
+_SANITIZE = ("-g", _INSTRUMENT, "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 _ORDERS = {"forward": 0, "reverse": 1, "random": 2}
 _TIMEOUT = 2    # Report.failure
-
-DECLARATIONS = """
-typedef struct { int failure; int block[3]; int wave; int lane; int line; char file[256]; char reason[1024]; } Report;
-typedef struct { long long grid[3]; int threads; int order; unsigned long long seed; double seconds; int os_threads; } LaunchOptions;
-void *gconv_sim_open(const char *path, Report *report);
-void gconv_sim_close(void *module);
-int gconv_sim_has(void *module, const char *kernel);
-int gconv_sim_launch(void *module, const char *kernel, const LaunchOptions *options, const void *args, Report *report);
-"""
-"""The interface of sim_runtime.cpp, in C."""
-
-
-class Runtime:
-    """The loaded runtime library: ``ffi`` and ``lib`` of cffi."""
-
-    def __init__(self, path: Path | None) -> None:
-        from cffi import FFI
-
-        self.ffi = FFI()
-        self.ffi.cdef(DECLARATIONS)
-        self.lib = self.ffi.dlopen(str(path)) if path else None
-
-
-@lru_cache(maxsize=None)
-def runtime(path: Path) -> Runtime:
-    """The runtime library at ``path``, loaded once."""
-    return Runtime(path)
 
 
 class SimModule:
     """A kernel library in this process. Closed when it is no longer referenced."""
 
-    def __init__(self, artifact: Artifact, loaded: Runtime) -> None:
-        self.path, self.runtime = artifact.path, loaded
-        report = loaded.ffi.new("Report *")
-        self.handle = loaded.lib.gconv_sim_open(os.fsencode(artifact.path), report)
+    def __init__(self, path: Path, library: Any) -> None:
+        from ._sim_api import ffi
+
+        self.path, self.library = path, library
+        report = ffi.new("Report *")
+        self.handle = library.gconv_sim_open(os.fsencode(path), report)
         if not self.handle:
-            raise error("launch.load", path=str(artifact.path), reason=_text(loaded, report.reason))
-        weakref.finalize(self, loaded.lib.gconv_sim_close, self.handle)
+            raise error("launch.load", path=str(path), reason=_text(report.reason))
+        weakref.finalize(self, library.gconv_sim_close, self.handle)
 
     def function(self, name: str) -> str:
         """The kernel's name, if the library has it."""
-        if not self.runtime.lib.gconv_sim_has(self.handle, name.encode()):
+        if not self.library.gconv_sim_has(self.handle, name.encode()):
             raise error("launch.load", path=str(self.path), reason=f"it has no kernel {name}")
         return name
 
     def run(self, launch: Launch, args: bytes) -> None:
         """One launch; returns when every block has ended. Raises `LaunchError`."""
-        loaded = self.runtime
-        report = loaded.ffi.new("Report *")
-        if loaded.lib.gconv_sim_launch(self.handle, self.function(launch.kernel).encode(), options(loaded, launch), args, report):
-            raise_report(loaded, report, launch.kernel)
+        from ._sim_api import ffi
+
+        report = ffi.new("Report *")
+        if self.library.gconv_sim_launch(self.handle, self.function(launch.kernel).encode(), options(launch), args, report):
+            raise_report(report, launch.kernel)
 
 
 class SimBackend(Backend):
@@ -122,12 +98,12 @@ class SimBackend(Backend):
 
     def load(self, artifact: Artifact) -> Any:
         tool = toolchain.require("cxx", self.name)
-        if "-fsanitize=address,undefined" in artifact.meta["flags"]:
+        if _INSTRUMENT in artifact.meta["flags"]:
             from .sim_sanitize import SanitizedModule
 
             program = ("-std=c++17", "-O1", "-fsanitize=address", "-DGCONV_SIM_PROGRAM")
-            return SanitizedModule(artifact, _build_runtime(tool, program, "gconv_sim"))
-        return SimModule(artifact, runtime(_build_runtime(tool, (*_LIBRARY, "-O3", *_plain(tool)), "libgconv_sim.so")))
+            return SanitizedModule(artifact.path, _build_runtime(tool, program, "gconv_sim"))
+        return SimModule(artifact.path, _library(_build_runtime(tool, (*_LIBRARY, "-O3", *_plain(tool)), "libgconv_sim.so")))
 
     def launch(self, module: Any, plan: Plan, args: bytes, stream: Any = None) -> None:
         launches = [launch for launch in plan.launches if all(launch.grid)]
@@ -165,8 +141,8 @@ def _plain(tool: Tool) -> tuple[str, ...]:
 
 def _build_runtime(tool: Tool, flags: tuple[str, ...], output: str) -> Path:
     source = '#include "gconv/platform/sim_runtime.cpp"\n'
-    return toolchain.compile_cached(tool, source, [*flags, "-ffp-contract=off", "-pthread"], target="sim", arch="host", kernel="sim_runtime",
-                                    source_name="runtime.cpp", output_name=output).path
+    return toolchain.compile_cached(tool, source, [*flags, "-ffp-contract=off", "-pthread"], target="sim", arch="host",
+                                    kernel="sim_runtime", source_name="runtime.cpp", output_name=output).path
 
 
 def _threads() -> int:
@@ -174,26 +150,34 @@ def _threads() -> int:
     return 1 if env.get("GCONV_DEBUG") else env.get("GCONV_THREADS") or len(os.sched_getaffinity(0))
 
 
-def options(loaded: Runtime, launch: Launch) -> Any:
-    """The ``LaunchOptions`` of a launch, from the environment variables."""
+@lru_cache(maxsize=None)
+def _library(path: Path) -> Any:
+    """The runtime, loaded once."""
+    from ._sim_api import ffi
+
+    return ffi.dlopen(str(path))
+
+
+def options(launch: Launch) -> Any:
+    """The C struct ``LaunchOptions`` of a launch, from the environment variables."""
+    from ._sim_api import ffi
+
     order = env.get("GCONV_SIM_ORDER")
-    seed = env.random_order_seed(order) or 0
-    return loaded.ffi.new("LaunchOptions *", [list(launch.grid), launch.block, _ORDERS[order.partition(":")[0]], seed % 2**64,
-                                              env.get("GCONV_RUN_TIMEOUT"), _threads()])
+    seed = (env.random_order_seed(order) or 0) % 2**64
+    return ffi.new("LaunchOptions *", [list(launch.grid), launch.block, _ORDERS[order.partition(":")[0]], seed,
+                                       env.get("GCONV_RUN_TIMEOUT"), _threads()])
 
 
-def raise_report(loaded: Runtime, report: Any, kernel: str) -> None:
-    """Raise what a ``Report`` with a failure says."""
+def raise_report(report: Any, kernel: str) -> None:
+    """Raise what a C struct ``Report`` with a failure says."""
     if report.failure == _TIMEOUT:
         raise error("launch.timeout", kernel=kernel, limit=f"{env.get('GCONV_RUN_TIMEOUT'):g}", target="sim")
-    raise _kernel_error(loaded, report, kernel)
+    raise error("launch.sim", kernel=kernel, reason=_text(report.reason), block=tuple(report.block), wave=report.wave,
+                lane=report.lane, file=_text(report.file), line=report.line,
+                hint="All lanes of a wave reach matrix instructions and shuffles together, all lanes of a block each barrier.")
 
 
-def _kernel_error(loaded: Runtime, report: Any, kernel: str) -> GconvError:
-    return error("launch.sim", kernel=kernel, reason=_text(loaded, report.reason), block=tuple(report.block), wave=report.wave,
-                 lane=report.lane, file=_text(loaded, report.file), line=report.line,
-                 hint="All lanes of a wave reach matrix instructions and shuffles together, all lanes of a block each barrier.")
+def _text(characters: Any) -> str:
+    from ._sim_api import ffi
 
-
-def _text(loaded: Runtime, characters: Any) -> str:
-    return str(loaded.ffi.string(characters).decode(errors="replace"))
+    return str(ffi.string(characters).decode(errors="replace"))

@@ -19,8 +19,8 @@ import numpy as np
 from .. import env
 from ..errors import GconvError, error
 from ..plan import MAX_OPERANDS
-from .base import Artifact, Buffer
-from .sim import Runtime, options, raise_report
+from .base import Buffer
+from .sim import options, raise_report
 
 if TYPE_CHECKING:
     from ..plan import Launch
@@ -38,8 +38,8 @@ _DETAIL_CHARACTERS = 6000
 class SanitizedModule:
     """A kernel library built with the sanitizers, and the program that runs it."""
 
-    def __init__(self, artifact: Artifact, program: Path) -> None:
-        self.path, self.program, self.runtime = artifact.path, program, Runtime(None)
+    def __init__(self, path: Path, program: Path) -> None:
+        self.path, self.program = path, program
 
     def function(self, name: str) -> str:
         """The kernel's name, if the library mentions it."""
@@ -55,18 +55,9 @@ class SanitizedModule:
         buffers = _used(args, known, names)
         with tempfile.TemporaryDirectory(prefix="gconv-sim-") as directory:
             job = Path(directory) / "job"
-            job.write_bytes(self._job(launches, args, buffers))
+            job.write_bytes(_job(launches, args, buffers))
             self._start(job, names)
-            self._read_answer(Path(f"{job}.out").read_bytes(), buffers, names)
-
-    def _job(self, launches: Sequence[Launch], args: bytes, buffers: Sequence[Buffer]) -> bytes:
-        parts = [struct.pack("<q", len(launches))]
-        for launch in launches:
-            parts += [launch.kernel.encode().ljust(256, b"\0"), bytes(self.runtime.ffi.buffer(options(self.runtime, launch)))]
-        parts += [args, struct.pack("<q", len(buffers))]
-        for buffer in buffers:
-            parts += [struct.pack("<qq", buffer.address, buffer.nbytes), buffer.array.tobytes()]
-        return b"".join(parts)
+            _read_answer(Path(f"{job}.out").read_bytes(), buffers, names)
 
     def _start(self, job: Path, kernel: str) -> None:
         limit = env.get("GCONV_RUN_TIMEOUT")
@@ -78,15 +69,30 @@ class SanitizedModule:
         if done.returncode:
             raise _sanitizer_error(done.stderr.decode(errors="replace"), done.returncode, kernel)
 
-    def _read_answer(self, answer: bytes, buffers: Sequence[Buffer], kernel: str) -> None:
-        ffi = self.runtime.ffi
-        report, at = ffi.new("Report *"), ffi.sizeof("Report")
-        ffi.buffer(report)[:] = answer[:at]
-        if report.failure:
-            raise_report(self.runtime, report, kernel)
-        for buffer in buffers:
-            buffer.array[:] = np.frombuffer(answer, np.uint8, buffer.nbytes, at)
-            at += buffer.nbytes
+
+def _job(launches: Sequence[Launch], args: bytes, buffers: Sequence[Buffer]) -> bytes:
+    """A job file, as sim_program.hpp describes it."""
+    from ._sim_api import ffi
+
+    parts = [struct.pack("<q", len(launches))]
+    for launch in launches:
+        parts += [launch.kernel.encode().ljust(256, b"\0"), bytes(ffi.buffer(options(launch)))]
+    parts += [args, struct.pack("<q", len(buffers))]
+    for buffer in buffers:
+        parts += [struct.pack("<qq", buffer.address, buffer.nbytes), buffer.array.tobytes()]
+    return b"".join(parts)
+
+
+def _read_answer(answer: bytes, buffers: Sequence[Buffer], kernel: str) -> None:
+    from ._sim_api import ffi
+
+    report, at = ffi.new("Report *"), ffi.sizeof("Report")
+    ffi.buffer(report)[:] = answer[:at]
+    if report.failure:
+        raise_report(report, kernel)
+    for buffer in buffers:
+        buffer.array[:] = np.frombuffer(answer, np.uint8, buffer.nbytes, at)
+        at += buffer.nbytes
 
 
 def _used(args: bytes, known: Sequence[Buffer], kernel: str) -> list[Buffer]:

@@ -17,7 +17,7 @@ _VIEW = TensorView(0, 0, (0, 0, 0), 0)
 
 def run(source: str, kernel: str, arrays: Sequence[Array], *, arch: str = "gfx942", grid: tuple[int, int, int] = (1, 1, 1),
         block: int = 64, n: int = 1, g: int = 1) -> list[Array]:
-    """Launch ``kernel`` of ``source`` with up to four ``arrays`` as x, w, y, workspace and N = n, G = g; the arrays afterwards."""
+    """Launch ``kernel`` with up to four ``arrays`` as x, w, y, workspace and N = n, G = g; the arrays afterwards."""
     backend = base.get("sim")
     module = backend.load(backend.compile(HEADER + source, arch, kernel))
     buffers = [backend.allocate(array.nbytes) for array in arrays]

@@ -4,9 +4,9 @@ A layout is written as bits: ``lane bits | element bits``, low bit first. "m1 m2
 number adds 1 to the row m, bit 4 adds 4 to k, and that an element's number inside the lane (16-bit elements from the low half
 of register 0 up) adds 1 and 2 to k. "-" is a bit that changes nothing: the operand is held twice.
 
-Sources: AMD Matrix Instruction Calculator (CDNA1 to 3, RDNA3, RDNA4) from which `CALCULATOR` copies single entries; for gfx950 the
-rule of CDNA continued, for gfx1250 the layout that AMD's Composable Kernel uses, the same for both operands; PTX ISA, matrix fragments of mma.m16n8k8
-and mma.m16n8k16.
+Sources: AMD Matrix Instruction Calculator (CDNA1 to 3, RDNA3, RDNA4), of which `CALCULATOR` has single entries; for gfx950 the rule
+of CDNA continued; for gfx1250 the layout that AMD's Composable Kernel uses, the same for both operands; PTX ISA, matrix
+fragments of mma.m16n8k8 and mma.m16n8k16.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ PTX = {
 }
 INSTRUCTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "gfx908": {**CDNA, **CDNA1}, "gfx90a": {**CDNA, **CDNA2}, "gfx942": {**CDNA, **CDNA2}, "gfx950": {**CDNA, **CDNA2, **CDNA4},
-    "gfx1100": dict(GFX11), "gfx1200": dict(GFX12), "gfx1201": dict(GFX12), "gfx1250": dict(GFX1250), "sm_80": dict(PTX), "sm_90": dict(PTX),
+    "gfx1100": dict(GFX11), "gfx1200": dict(GFX12), "gfx1201": dict(GFX12), "gfx1250": dict(GFX1250),
+    "sm_80": dict(PTX), "sm_90": dict(PTX),
 }
 WAVE = {arch: 64 if layouts.keys() >= CDNA.keys() else 32 for arch, layouts in INSTRUCTIONS.items()}
 
@@ -136,7 +137,7 @@ def source_for(arch: str) -> str:
 
 
 def operand_values(rng: np.random.Generator, name: str, shape: tuple[int, int]) -> tuple[Array, Array]:
-    """Random values that the input type holds, as stored and as float32; their magnitudes differ so that the order of a sum shows."""
+    """Random values of the input type, as stored and as float32; their magnitudes differ, so that the order of a sum shows."""
     values = rng.standard_normal(shape) * 2.0 ** rng.integers(-6, 7, shape)
     dtype = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}.get(name.split("_")[-1], np.float32)
     stored = values.astype(np.float32).astype(dtype)
@@ -206,6 +207,7 @@ GCONV_KERNEL void probe(ConvArgs args) {{
 def test_an_instruction_that_the_arch_lacks_does_not_compile() -> None:
     from gconvdsl.errors import CompileError
 
-    source = "GCONV_KERNEL void probe(ConvArgs) { float d[4] = {}; unsigned a[4] = {}, b[4] = {}; hw::mfma_16x16x32_f16(d, a, b); }"
+    source = """
+GCONV_KERNEL void probe(ConvArgs) { float d[4] = {}; unsigned a[4] = {}, b[4] = {}; hw::mfma_16x16x32_f16(d, a, b); }"""
     with pytest.raises(CompileError, match="mfma_16x16x32_f16"):
         run(source, "probe", [], arch="gfx942")

@@ -160,7 +160,8 @@ GCONV_KERNEL void probe(ConvArgs) {
     failure = stopped(source, block=128)
     assert failure.values["block"] == (1, 0, 0) and failure.values["wave"] == 0 and failure.values["lane"] == 0
     assert failure.values["line"] == line_of(source, "here") and failure.values["file"] == "kernel.cpp"
-    assert "lanes 0-39 of wave 0 wait at a barrier" in str(failure) and "lanes 40-63 of wave 0 have left the kernel" in str(failure)
+    assert "lanes 0-39 of wave 0 wait at a barrier" in str(failure)
+    assert "lanes 40-63 of wave 0 have left the kernel" in str(failure)
 
 
 def test_barriers_at_two_lines_in_one_wave() -> None:
@@ -206,11 +207,13 @@ GCONV_KERNEL void probe(ConvArgs) {{
   else hw::mfma_16x16x16_f16(d, a, b);  // most
 }}"""
     text = str(stopped(source))
-    assert "divergent" in text and f"wait at mfma_16x16x16_f16 (kernel.cpp:{line_of(source, 'most')})" in text and "lane 3 of wave 0" in text
+    assert "divergent" in text and "lane 3 of wave 0" in text
+    assert f"wait at mfma_16x16x16_f16 (kernel.cpp:{line_of(source, 'most')})" in text
 
 
 def test_a_matrix_instruction_needs_a_full_wave() -> None:
-    source = "GCONV_KERNEL void probe(ConvArgs) { float d[4] = {}; unsigned a[2] = {}, b[2] = {}; hw::mfma_16x16x16_f16(d, a, b); }"
+    source = """
+GCONV_KERNEL void probe(ConvArgs) { float d[4] = {}; unsigned a[2] = {}, b[2] = {}; hw::mfma_16x16x16_f16(d, a, b); }"""
     assert "full wave" in str(stopped(source, block=32))
 
 
@@ -304,7 +307,8 @@ GCONV_KERNEL void probe(ConvArgs args) {
 }"""
     bits = np.arange(65536, dtype=np.uint16)
     rng = np.random.default_rng(1)
-    edges = np.array([0, 65504, 65519.996, 65520, 2.0**-14, 2.0**-24, 2.0**-25, 3 * 2.0**-25, 6.1e-5, np.inf, np.nan, 3.3895314e38, 3.4e38])
+    edges = np.array([0, 65504, 65519.996, 65520, 2.0**-14, 2.0**-24, 2.0**-25, 3 * 2.0**-25, 6.1e-5, np.inf, np.nan, 3.3895314e38,
+                      3.4e38])
     with np.errstate(all="ignore"):
         halves = bits.view(np.float16)
         ties = (halves.astype(np.float64) + np.nextafter(halves, np.float16(np.inf)).astype(np.float64)) / 2

@@ -53,7 +53,9 @@ namespace sim {
 static Context* context;
 constexpr int kRedZone = 128;
 
-GCONV_DEVICE_INLINE void collective(Op op, void* operands, Site site) { context->services->collective(context, op, operands, site); }
+GCONV_DEVICE_INLINE void collective(Op op, void* operands, Site site) {
+  context->services->collective(context, op, operands, site);
+}
 
 GCONV_DEVICE_INLINE void check_alignment(const void* address, unsigned bytes, Site site) {
   if (((unsigned long long)address & (bytes - 1)) != 0)
@@ -164,7 +166,9 @@ GCONV_DEVICE_INLINE void cp_async(void* lds, const void* global, int bytes, bool
   sim::stage_copy((unsigned char*)lds, (const unsigned char*)global, bytes, valid, sim::kGroupedCopy, {file, line});
 }
 GCONV_DEVICE_INLINE void cp_async_commit() { sim::context->services->commit_copies(sim::context); }
-GCONV_DEVICE_INLINE void cp_async_wait(int groups) { sim::context->services->wait_copies(sim::context, groups, sim::kGroupedCopy); }
+GCONV_DEVICE_INLINE void cp_async_wait(int groups) {
+  sim::context->services->wait_copies(sim::context, groups, sim::kGroupedCopy);
+}
 #endif
 
 }  // namespace hw

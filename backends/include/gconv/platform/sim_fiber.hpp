@@ -102,7 +102,8 @@ inline void switch_fiber(Fiber& from, Fiber& to, bool last = false) {
 class Stacks {
  public:
   explicit Stacks(int count) : count_(count), page_((size_t)sysconf(_SC_PAGESIZE)), stride_(kBytes + page_) {
-    void* mapped = mmap(nullptr, stride_ * (size_t)count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void* mapped = mmap(nullptr, stride_ * (size_t)count, PROT_READ | PROT_WRITE, flags, -1, 0);
     base_ = mapped == MAP_FAILED ? nullptr : (char*)mapped;
     for (int i = 0; base_ != nullptr && i < count; ++i) mprotect(base_ + stride_ * (size_t)i, page_, PROT_NONE);
   }

@@ -229,7 +229,8 @@ inline bool Machine::settle(Wave& w) {
     void* operands[64];
     for (int i = 0; i < w.count; ++i) operands[i] = lanes[i].operands;
     const Operation& operation = kOperations[one.op];
-    if (const char* wrong = operation.execute(operands, w.count)) return fail(Failure::kKernel, one, std::string(operation.name) + " " + wrong);
+    if (const char* wrong = operation.execute(operands, w.count))
+      return fail(Failure::kKernel, one, std::string(operation.name) + " " + wrong);
     restart(w);
     if (job_->order == Order::kRandom) return next_wave();  // waves interleave at operations, not only at barriers
     return true;
@@ -284,12 +285,12 @@ inline bool Machine::fail(Failure failure, const Lane& at, const std::string& re
   report_->wave = number / wave_size_, report_->lane = number % wave_size_;
   std::snprintf(report_->file, sizeof report_->file, "%s", short_name(at.site.file));
   std::string where = at.site.line > 0 ? std::string(short_name(at.site.file)) + ":" + std::to_string(at.site.line) + ": " : "";
-  std::snprintf(report_->reason, sizeof report_->reason, "%s%s; block (%d, %d, %d), wave %d, lane %d", where.c_str(), reason.c_str(),
-                block[0], block[1], block[2], report_->wave, report_->lane);
+  std::snprintf(report_->reason, sizeof report_->reason, "%s%s; block (%d, %d, %d), wave %d, lane %d", where.c_str(),
+                reason.c_str(), block[0], block[1], block[2], report_->wave, report_->lane);
   return false;
 }
 
-// Blames the first lane that stands elsewhere than its successor does, in the position that more lanes share.
+// Reports where the first lane waits that has not left the kernel, and where everybody is.
 inline bool Machine::fail_divergent(int first, int count, const char* what) {
   const Lane* waiting = &lanes_[(size_t)first];
   for (int i = first; i < first + count; ++i)
@@ -306,13 +307,12 @@ inline std::string Machine::describe(int first, int count) {
       const Lane& other = lanes_[(size_t)next];
       if (other.state != lane.state || (lane.state != State::kExited && !same_site(other.site, lane.site))) break;
     }
-    std::string lanes = next - i == 1 ? "lane " + std::to_string(i % wave_size_) + " of wave " : "lanes " + std::to_string(i % wave_size_) + "-" +
-                        std::to_string((next - 1) % wave_size_) + " of wave ";
-    text += (text.empty() ? "" : ", ") + lanes + std::to_string(i / wave_size_);
-    const char* verb = next - i == 1 ? (lane.state == State::kExited ? " has left the kernel" : " waits at ")
-                                     : (lane.state == State::kExited ? " have left the kernel" : " wait at ");
-    text += verb;
-    if (lane.state == State::kExited) continue;
+    bool single = next - i == 1, left = lane.state == State::kExited;
+    text += text.empty() ? "" : ", ";
+    text += (single ? "lane " : "lanes ") + std::to_string(i % wave_size_);
+    text += (single ? "" : "-" + std::to_string((next - 1) % wave_size_)) + " of wave " + std::to_string(i / wave_size_);
+    text += left ? (single ? " has left the kernel" : " have left the kernel") : (single ? " waits at " : " wait at ");
+    if (left) continue;
     text += lane.state == State::kAtBarrier ? "a barrier" : kOperations[lane.op].name;
     text += std::string(" (") + short_name(lane.site.file) + ":" + std::to_string(lane.site.line) + ")";
   }
@@ -338,12 +338,12 @@ inline const Services Machine::kServices = {
     /* wait_copies */
     [](Context* c, int outstanding, CopyKind kind) {
       Lane& lane = of(c).current();
-      int keep = 0;  // kCountedCopy: how many of the oldest must arrive
-      for (const PendingCopy& copy : lane.copies) keep += copy.kind == kCountedCopy;
-      int due = keep - outstanding;
+      int due = -outstanding;  // of kCountedCopy: how many of the oldest arrive
+      for (const PendingCopy& copy : lane.copies) due += copy.kind == kCountedCopy;
+      int last_group = lane.groups - outstanding;
       std::vector<PendingCopy> rest;
       for (const PendingCopy& copy : lane.copies) {
-        bool arrives = copy.kind == kind && (kind == kCountedCopy ? due-- > 0 : copy.group != 0 && copy.group <= lane.groups - outstanding);
+        bool arrives = copy.kind == kind && (kind == kCountedCopy ? due-- > 0 : copy.group != 0 && copy.group <= last_group);
         if (arrives) std::memcpy(copy.destination, copy.data, (size_t)copy.bytes);
         else rest.push_back(copy);
       }

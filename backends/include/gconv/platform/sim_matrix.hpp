@@ -81,7 +81,8 @@ struct Places {
     for (int lane = 0; lane < Layout::kLanes; ++lane) {
       for (int i = 0; i < Layout::kInputs; ++i)
         a[lane * Layout::kInputs + i] = short(Layout::a(lane, i).row * Layout::K + Layout::a(lane, i).k);
-      for (int i = 0; i < kInputsB; ++i) b[lane * kInputsB + i] = short(Layout::b(lane, i).k * Layout::N + Layout::b(lane, i).row);
+      for (int i = 0; i < kInputsB; ++i)
+        b[lane * kInputsB + i] = short(Layout::b(lane, i).k * Layout::N + Layout::b(lane, i).row);
       for (int r = 0; r < Layout::kOutputs; ++r)
         d[lane * Layout::kOutputs + r] = short(Layout::d(lane, r).row * Layout::N + Layout::d(lane, r).col);
     }
@@ -98,10 +99,11 @@ inline void read_operand(float* to, const short* places, void* const* operands, 
   for (int lane = 0; lane < lanes; ++lane)
     __builtin_memcpy(bits + lane * registers, ((const MatrixOperands*)operands[lane])->*which, registers * sizeof(unsigned));
   for (int i = 0; i < lanes * registers; ++i) {
+    unsigned short low = (unsigned short)bits[i], high = (unsigned short)(bits[i] >> 16);
     if constexpr (type == Type::kF32) values[i] = bits_as<float>(bits[i]);
     if constexpr (type == Type::kTf32) values[i] = round_to_tf32(bits_as<float>(bits[i]));
-    if constexpr (type == Type::kF16) values[2 * i] = f16_to_float((unsigned short)bits[i]), values[2 * i + 1] = f16_to_float((unsigned short)(bits[i] >> 16));
-    if constexpr (type == Type::kBf16) values[2 * i] = bits_as<float>(bits[i] << 16), values[2 * i + 1] = bits_as<float>(bits[i] & 0xffff0000u);
+    if constexpr (type == Type::kF16) values[2 * i] = f16_to_float(low), values[2 * i + 1] = f16_to_float(high);
+    if constexpr (type == Type::kBf16) values[2 * i] = bf16_to_float(low), values[2 * i + 1] = bf16_to_float(high);
   }
   for (int i = 0; i < lanes * inputs; ++i) to[places[i]] = values[i];
 }

@@ -40,7 +40,9 @@ class Instance {
 
  private:
   // Binding with a null Context only asks for the wave size.
-  Instance(void* handle, int (*bind)(Context*), int file) : handle_(handle), file_(file), machine_(bind(nullptr)) { bind(&machine_); }
+  Instance(void* handle, int (*bind)(Context*), int file) : handle_(handle), file_(file), machine_(bind(nullptr)) {
+    bind(&machine_);
+  }
 
   void* handle_;
   int file_;
@@ -177,7 +179,8 @@ GCONV_EXPORT int gconv_sim_has(void* module, const char* kernel) { return ((Modu
 GCONV_EXPORT int gconv_sim_args_size() { return (int)sizeof(gconv::ConvArgs); }
 
 // Runs the whole grid; returns the failure (0: none), described in `report`.
-GCONV_EXPORT int gconv_sim_launch(void* module, const char* kernel, const LaunchOptions* options, const void* args, Report* report) {
+GCONV_EXPORT int gconv_sim_launch(void* module, const char* kernel, const LaunchOptions* options, const void* args,
+                                  Report* report) {
   gconv::ConvArgs block;
   std::memcpy(&block, args, sizeof block);
   *report = Report{};
