@@ -100,7 +100,8 @@ def _first_lines(node: Any) -> list[int]:
 
 def _of_node(code: CodeType, node: Any) -> Loc:
     text = linecache.getline(code.co_filename, node.lineno) or None
-    return _from_bytes(code.co_filename, node.lineno, node.col_offset, node.end_col_offset if node.end_lineno == node.lineno else None, text)
+    end = node.end_col_offset if node.end_lineno == node.lineno else None
+    return _from_bytes(code.co_filename, node.lineno, node.col_offset, end, text)
 
 
 def of_code(code: CodeType) -> Loc:

@@ -55,8 +55,8 @@ class Stats(NamedTuple):
 class Kernel:
     """A declared kernel. Call it with arrays; see `kernel` for how to declare one.
 
-    ``py_func`` is the Python body (None for a kernel from a ``.gconv`` file), ``spec`` the `KernelSpec`. Thread-safe. Pickles by its
-    module and name where it can be imported from there, else by its `KernelSpec`.
+    ``py_func`` is the Python body (None for a kernel from a ``.gconv`` file), ``spec`` the `KernelSpec`. Thread-safe. Pickles by
+    its module and name where it can be imported from there, else by its `KernelSpec`.
     """
 
     def __init__(self, spec: KernelSpec, py_func: Callable[..., Any] | None = None, *, arguments: tuple[str, str] | None = None,
@@ -82,8 +82,8 @@ class Kernel:
 
     # --- running
 
-    def __call__(self, *args: Any, out: Any = None, out_dtype: Any = None, problem: ConvProblem | None = None, target: str | None = None,
-                 **named: Any) -> Any:
+    def __call__(self, *args: Any, out: Any = None, out_dtype: Any = None, problem: ConvProblem | None = None,
+                 target: str | None = None, **named: Any) -> Any:
         """Run on two arrays and the operands, positional or by name; returns the result, an array of the kind of the first one.
 
         ``out`` is written instead; ``out_dtype`` defaults to the inputs' dtype; ``problem`` is needed where it does not follow
@@ -100,11 +100,11 @@ class Kernel:
         return self._run_as("forward", (x, w, *operands), problem, named)
 
     def bwd_data(self, dy: Any, w: Any, *operands: Any, problem: ConvProblem | None = None, **named: Any) -> Any:
-        """dx from dy and w; of a forward kernel the gradient of the bare convolution. ``bwd_data(dy, w, problem)`` works too."""
+        """dx from dy and w; of a forward kernel the gradient of the bare convolution. Also ``bwd_data(dy, w, problem)``."""
         return self._run_as("bwd_data", (dy, w, *operands), problem, named)
 
     def bwd_weight(self, x: Any, dy: Any, *operands: Any, problem: ConvProblem | None = None, **named: Any) -> Any:
-        """dw from x and dy; of a forward kernel the gradient of the bare convolution. ``bwd_weight(x, dy, problem)`` works too."""
+        """dw from x and dy; of a forward kernel the gradient of the bare convolution. Also ``bwd_weight(x, dy, problem)``."""
         return self._run_as("bwd_weight", (x, dy, *operands), problem, named)
 
     def _run_as(self, direction: str, args: tuple[Any, ...], problem: ConvProblem | None, named: dict[str, Any]) -> Any:
@@ -125,8 +125,8 @@ class Kernel:
     def _execute(self, spec: KernelSpec, arrays: tuple[Any, Any], operands: dict[str, Any], **options: Any) -> Any:
         from . import runner
 
-        result = runner.execute(spec, None, options.pop("problem"), arrays, operands, options.pop("out", None), options.pop("target", None),
-                                **options)
+        result = runner.execute(spec, None, options.pop("problem"), arrays, operands, options.pop("out", None),
+                                options.pop("target", None), **options)
         self._count(result.decision)
         return result.output
 
@@ -138,7 +138,8 @@ class Kernel:
         if problem is None:
             return self.spec, None
         if not isinstance(problem, ConvProblem):
-            raise error("kernel.bind", kernel=self.spec.name, reason=f"problem is {described(problem)}", hint="Pass a gconv.ConvProblem.")
+            raise error("kernel.bind", kernel=self.spec.name, reason=f"problem is {described(problem)}",
+                        hint="Pass a gconv.ConvProblem.")
         if problem.direction == "forward":
             problem = problem.as_(self.spec.direction)
         return (self.spec if problem.direction == self.spec.direction else self.spec.bare(problem.direction)), problem
@@ -153,7 +154,8 @@ class Kernel:
             if name not in names:
                 raise self._misfit("array.extra", name)
             if name in names[:len(args)]:
-                raise error("kernel.bind", kernel=self.spec.name, reason=f"{name} is given twice", hint=f"Call it as {self._signature_text()}.")
+                raise error("kernel.bind", kernel=self.spec.name, reason=f"{name} is given twice",
+                            hint=f"Call it as {self._signature_text()}.")
             bound[name] = value
         for name in names:
             if name not in bound:
@@ -310,8 +312,9 @@ def kernel(fn: None = None, /, *, tile: Tiles = None, pipeline: str | None = Non
            **options: Any) -> Callable[[Callable[..., Any]], Kernel]: ...
 
 
-def kernel(fn: Any = None, /, *, tile: Tiles = None, pipeline: str | None = None, scheduler: str | None = None, **options: Any) -> Any:
-    """Make a `Kernel` of a Python function: ``@gconv.kernel``, or ``@gconv.kernel(tile=..., pipeline="compv4 -> basic_v1", ...)``.
+def kernel(fn: Any = None, /, *, tile: Tiles = None, pipeline: str | None = None, scheduler: str | None = None,
+           **options: Any) -> Any:
+    """Make a `Kernel` of a Python function: ``@gconv.kernel`` or ``@gconv.kernel(tile=..., pipeline="compv4 -> basic_v1")``.
 
     The body is traced at once, so that errors show at the declaration. Its first two parameters are the tensors, further ones are
     operands annotated `PerK`, `PerC`, `LikeY` or `Scalar` (only a Scalar may have a default). Options are those of

@@ -3,7 +3,8 @@
 An error rule answers: if every argument ``a`` was computed as some ``a~`` with ``|a~ - a| <= e``, how far can the exact operation
 on the ``a~`` be from the exact operation on the ``a``? `Op.ulps` then covers the rounding of the operation itself, in units of
 2^-24 relative: 1 for one IEEE operation, more for the functions of gconv/math.hpp (about twice the worst error measured in
-tests/test_math_header.py, since devices contract products and sums). Rules use monotony or the largest derivative over ``[a - e, a + e]``.
+tests/test_math_header.py, since devices contract products and sums). Rules use monotony or the largest derivative over
+``[a - e, a + e]``.
 """
 
 from __future__ import annotations

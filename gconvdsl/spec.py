@@ -46,8 +46,8 @@ def _whole(name: str, value: Any, least: int, whole: Any) -> int:
 
 def _axes(name: str, value: Any) -> tuple[Any, ...]:
     if not 1 <= len(value) <= 3:
-        raise error("trace.params", field=name, value=value, expected="a value for each of 1 to 3 axes", hint="Leave it out to take it "
-                    "from the problem.")
+        raise error("trace.params", field=name, value=value, expected="a value for each of 1 to 3 axes",
+                    hint="Leave it out to take it from the problem.")
     return tuple(value)
 
 
@@ -94,8 +94,8 @@ class Operand:
 class ConvParams:
     """What a kernel fixes of its convolution; None is taken from the problem.
 
-    ``stride`` and ``dilation``: an int for all axes, or a tuple with one per axis. ``pad``: likewise, each an int or a (low, high)
-    pair. A tuple of equal entries stays a tuple: it fixes the number of axes.
+    ``stride`` and ``dilation``: an int for all axes, or a tuple with one per axis. ``pad``: likewise, each an int or a
+    (low, high) pair. A tuple of equal entries stays a tuple: it fixes the number of axes.
     """
 
     direction: str = "forward"
@@ -123,9 +123,9 @@ class ConvParams:
 class KernelSpec:
     """A kernel: its convolution, operands in calling order, prologue on x, epilogue on the accumulator, and configuration.
 
-    A bare kernel has prologue ``Expr("x")`` and epilogue ``Expr("acc")``. ``directions`` lists what it is declared for (default: the
-    direction of ``conv``); a kernel with a prologue or an epilogue has exactly one. ``loc`` is where it was declared; it takes
-    no part in equality.
+    A bare kernel has prologue ``Expr("x")`` and epilogue ``Expr("acc")``. ``directions`` lists what it is declared for (default:
+    the direction of ``conv``); a kernel with a prologue or an epilogue has exactly one. ``loc`` is where it was declared; it
+    takes no part in equality.
     """
 
     name: str
@@ -190,7 +190,8 @@ class KernelSpec:
                         hint="Name each direction once, and that of the convolution among them.")
         if len(self.directions) > 1 and not self.is_bare:
             other = next(d for d in self.directions if d != self.direction)
-            raise error("trace.directions", declared="a prologue or an epilogue", value=other, hint="Declare one kernel per direction.")
+            raise error("trace.directions", declared="a prologue or an epilogue", value=other,
+                        hint="Declare one kernel per direction.")
 
     def _check_operands(self) -> None:
         if len(self.operands) > MAX_OPERANDS:
@@ -201,8 +202,8 @@ class KernelSpec:
 
     def _check_place(self, place: str, expr: Expr) -> None:
         if place == "prologue" and self.direction != "forward" and expr != Expr("x"):
-            raise error("trace.operand_place", name="x", kind="changed before the convolution", place=f"a {self.direction} kernel",
-                        hint="Only a forward kernel has a prologue.")
+            raise error("trace.operand_place", name="x", kind="changed before the convolution",
+                        place=f"a {self.direction} kernel", hint="Only a forward kernel has a prologue.")
         check_place(place, expr, self.direction, self.kinds)
 
 

@@ -20,7 +20,8 @@ from .tracer import MARKERS, Condition, LikeY, PerC, PerK, Scalar, Trace, Tracer
 
 __all__ = [
     "LikeY", "PerC", "PerK", "Scalar", "abs", "cast", "clamp", "conv", "conv_bwd_data", "conv_bwd_weight", "erf", "exp", "gelu",
-    "leaky_relu", "log", "maximum", "minimum", "neg", "operands_of", "relu", "rsqrt", "sigmoid", "silu", "sqrt", "tanh", "trace", "where",
+    "leaky_relu", "log", "maximum", "minimum", "neg", "operands_of", "relu", "rsqrt", "sigmoid", "silu", "sqrt", "tanh", "trace",
+    "where",
 ]
 
 Sizes = Union[int, "tuple[int, ...]", "list[int]", None]
@@ -29,30 +30,36 @@ Pad = Union[int, "tuple[Any, ...]", "list[Any]", None]
 
 # --- the convolution
 
-_ARGUMENTS = {"forward": ("conv", "x", "w"), "bwd_data": ("conv_bwd_data", "dy", "w"), "bwd_weight": ("conv_bwd_weight", "x", "dy")}
+_ARGUMENTS = {
+    "forward": ("conv", "x", "w"),
+    "bwd_data": ("conv_bwd_data", "dy", "w"),
+    "bwd_weight": ("conv_bwd_weight", "x", "dy"),
+}
 
 
 def conv(x: Any, w: Any, stride: Sizes = None, pad: Pad = None, dilation: Sizes = None, groups: int | None = None) -> Tracer:
     """The grouped convolution of a kernel body: y from x (or an expression of it, the prologue) and w.
 
-    ``stride``, ``dilation``: an int or one per axis; ``pad``: likewise, an entry may be (low, high). What is left out is taken from
-    the problem. Zero padding surrounds the result of the prologue.
+    ``stride``, ``dilation``: an int or one per axis; ``pad``: likewise, an entry may be (low, high). What is left out is taken
+    from the problem. Zero padding surrounds the result of the prologue.
     """
     return _conv("forward", x, w, stride, pad, dilation, groups)
 
 
-def conv_bwd_data(dy: Any, w: Any, stride: Sizes = None, pad: Pad = None, dilation: Sizes = None, groups: int | None = None) -> Tracer:
+def conv_bwd_data(dy: Any, w: Any, stride: Sizes = None, pad: Pad = None, dilation: Sizes = None,
+                  groups: int | None = None) -> Tracer:
     """The gradient of `conv` with respect to x (a transposed convolution): dx from dy and w."""
     return _conv("bwd_data", dy, w, stride, pad, dilation, groups)
 
 
-def conv_bwd_weight(x: Any, dy: Any, stride: Sizes = None, pad: Pad = None, dilation: Sizes = None, groups: int | None = None) -> Tracer:
+def conv_bwd_weight(x: Any, dy: Any, stride: Sizes = None, pad: Pad = None, dilation: Sizes = None,
+                    groups: int | None = None) -> Tracer:
     """The gradient of `conv` with respect to w: dw from x and dy."""
     return _conv("bwd_weight", x, dy, stride, pad, dilation, groups)
 
 
 def _conv(direction: str, a: Any, b: Any, *params: Any) -> Tracer:
-    name, first, second = _ARGUMENTS[direction]
+    name = _ARGUMENTS[direction][0]
     trace = _conv_trace(name, a, b)
     if trace.conv is not None:
         fail("trace.conv_count", count="a second", hint="Declare two kernels, and call one after the other.")
@@ -195,7 +202,7 @@ def cast(a: Value, dtype: Any) -> Tracer:
 def trace(body: Callable[..., Any], config: KernelConfig) -> KernelSpec:
     """The `KernelSpec` of a kernel body. Raises `TraceError` at the user's file, line and columns."""
     code = _code(body)
-    first, second, *others = _tensors(body, code)
+    first, second = _tensors(body, code)
     operands = operands_of(body)
     state = Trace({one.name: one.kind for one in operands})
     arguments = {first: Tracer(state, Expr("x"), "input"), second: Tracer(state, Expr("x"), "weights")}
@@ -217,14 +224,14 @@ def _code(body: Any) -> CodeType:
     return code
 
 
-def _tensors(body: Callable[..., Any], code: CodeType) -> list[str]:
-    """The names of all parameters; the first two must be plain positional ones."""
+def _tensors(body: Callable[..., Any], code: CodeType) -> tuple[str, str]:
+    """The names of the first two parameters, which must be plain positional ones."""
     parameters = list(inspect.signature(body).parameters.values())
     plain = [p for p in parameters[:2] if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
              and _marker(p.annotation, body) is None]
     if len(plain) < 2:
         raise error("trace.tensors", loc=frames.of_code(code), name=body.__name__, got=f"({', '.join(map(str, parameters))})")
-    return [p.name for p in parameters]
+    return plain[0].name, plain[1].name
 
 
 def operands_of(body: Callable[..., Any]) -> tuple[Operand, ...]:
@@ -287,7 +294,8 @@ def _spec(body: Callable[..., Any], state: Trace, result: Any, operands: tuple[O
     _check_result(body, state, result, code)
     name = body.__name__ if body.__name__ != "<lambda>" else "kernel"
     try:
-        return KernelSpec(name, state.conv or ConvParams(), operands, state.prologue, result._expr, config, loc=frames.of_code(code))
+        return KernelSpec(name, state.conv or ConvParams(), operands, state.prologue, result._expr, config,
+                          loc=frames.of_code(code))
     except GconvError as failure:
         raise failure.at(frames.of_code(code))
 

@@ -1,7 +1,7 @@
 """`Tracer`: the value that stands for a tensor while a kernel body runs.
 
-Operators on it build an `Expr`; everything else a tensor might do is an error at the user's line. The marker classes that annotate
-operands are tracers too, so that ``bias: gconv.PerK`` is true for type checkers.
+Operators on it build an `Expr`; everything else a tensor might do is an error at the user's line. The marker classes that
+annotate operands are tracers too, so that ``bias: gconv.PerK`` is true for type checkers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ class Trace:
 
 
 class Tracer:
-    """A traced tensor or operand: supports + - * / abs, small integer powers, comparisons inside where, and the gconv functions."""
+    """A traced tensor or operand.
+
+    Supports + - * / abs, small integer powers, comparisons inside where, and the gconv functions.
+    """
 
     __slots__ = ("_trace", "_expr", "_role")
     _trace: Trace
@@ -252,9 +255,10 @@ def described(value: Any) -> str:
 
 # --- refusals that differ only in a word
 
-_UFUNCS = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div", "less": "lt", "less_equal": "le",
-           "greater": "gt", "greater_equal": "ge", "equal": "eq", "not_equal": "ne"}
-_SAME_AS = {"absolute": "abs", "negative": "neg", "fabs": "abs", "clip": "clamp", "fmax": "maximum", "fmin": "minimum", "power": "**"}
+_UFUNCS = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div", "less": "lt",
+           "less_equal": "le", "greater": "gt", "greater_equal": "ge", "equal": "eq", "not_equal": "ne"}
+_SAME_AS = {"absolute": "abs", "negative": "neg", "fabs": "abs", "clip": "clamp", "fmax": "maximum",
+            "fmin": "minimum"}
 
 
 def _refuse_numpy(called: str) -> NoReturn:
@@ -273,12 +277,14 @@ def _refusing(code: str, **values: Any) -> Callable[..., NoReturn]:
 
 _UNSUPPORTED = {
     "__matmul__": "@", "__rmatmul__": "@", "__floordiv__": "//", "__rfloordiv__": "//", "__mod__": "%", "__rmod__": "%",
-    "__divmod__": "divmod", "__rdivmod__": "divmod", "__rpow__": "a power with a traced exponent", "__and__": "&", "__rand__": "&",
+    "__divmod__": "divmod", "__rdivmod__": "divmod", "__rpow__": "a power with a traced exponent",
+    "__and__": "&", "__rand__": "&",
     "__or__": "|", "__ror__": "|", "__xor__": "^", "__rxor__": "^", "__invert__": "~", "__lshift__": "<<", "__rshift__": ">>",
     "__rlshift__": "<<", "__rrshift__": ">>", "__float__": "conversion to float (which the math module asks for)",
     "__int__": "conversion to int", "__index__": "use as an index", "__complex__": "conversion to complex", "__round__": "round",
     "__trunc__": "rounding", "__floor__": "rounding", "__ceil__": "rounding", "__call__": "being called",
-    "__iadd__": "in-place +=: write a = a + b", "__isub__": "in-place -=: write a = a - b", "__imul__": "in-place *=: write a = a * b",
+    "__iadd__": "in-place +=: write a = a + b", "__isub__": "in-place -=: write a = a - b",
+    "__imul__": "in-place *=: write a = a * b",
     "__itruediv__": "in-place /=: write a = a / b", "__ipow__": "in-place **=: write a = a ** b",
     "__imatmul__": "in-place @=", "__ifloordiv__": "in-place //=", "__imod__": "in-place %=", "__iand__": "in-place &=",
     "__ior__": "in-place |=", "__ixor__": "in-place ^=", "__ilshift__": "in-place <<=", "__irshift__": "in-place >>=",

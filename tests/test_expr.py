@@ -38,7 +38,9 @@ def test_equal_trees_are_equal_and_hash_alike() -> None:
     assert one != apply("relu", apply("add", operand("bias"), Expr("acc")))
 
 
-@pytest.mark.parametrize("a, b", [(const(0.5), const(0.25)), (operand("a"), operand("b")), (const(1), operand("1x")), (ACC, Expr("x"))])
+@pytest.mark.parametrize("a, b", [
+    (const(0.5), const(0.25)), (operand("a"), operand("b")), (const(1), operand("1x")), (ACC, Expr("x")),
+])
 def test_different_leaves_differ(a: Expr, b: Expr) -> None:
     assert a != b and a.digest != b.digest
 
@@ -49,8 +51,9 @@ def test_cast_depends_on_its_dtype() -> None:
 
 def test_digest_is_the_same_in_another_process() -> None:
     text = "from gconvdsl.expr import *; print(apply('gelu', apply('mul', Expr('acc'), const(0.1))).digest)"
-    other = subprocess.run([sys.executable, "-c", text], cwd=INCLUDE.parent.parent, capture_output=True, text=True, check=True).stdout.strip()
-    assert other == apply("gelu", apply("mul", ACC, const(0.1))).digest
+    root = INCLUDE.parent.parent
+    other = subprocess.run([sys.executable, "-c", text], cwd=root, capture_output=True, text=True, check=True).stdout
+    assert other.strip() == apply("gelu", apply("mul", ACC, const(0.1))).digest
 
 
 def test_pickles_to_an_equal_tree_even_when_shared() -> None:
@@ -103,9 +106,12 @@ def test_evaluates_in_float64_and_broadcasts() -> None:
 
 
 @pytest.mark.parametrize("name, args, expected", [
-    ("sub", (3, 5), -2), ("div", (1, 8), 0.125), ("neg", (2,), -2), ("abs", (-2,), 2), ("minimum", (1, 2), 1), ("maximum", (1, 2), 2),
-    ("clamp", (7, -1, 6), 6), ("clamp", (-7, -1, 6), -1), ("leaky_relu", (-4, 0.25), -1), ("leaky_relu", (4, 0.25), 4), ("exp", (1,), math.e),
-    ("log", (2,), math.log(2)), ("sqrt", (2,), math.sqrt(2)), ("rsqrt", (4,), 0.5), ("tanh", (0.5,), math.tanh(0.5)), ("erf", (0.5,), math.erf(0.5)),
+    ("sub", (3, 5), -2), ("div", (1, 8), 0.125), ("neg", (2,), -2), ("abs", (-2,), 2), ("minimum", (1, 2), 1),
+    ("maximum", (1, 2), 2),
+    ("clamp", (7, -1, 6), 6), ("clamp", (-7, -1, 6), -1), ("leaky_relu", (-4, 0.25), -1), ("leaky_relu", (4, 0.25), 4),
+    ("exp", (1,), math.e),
+    ("log", (2,), math.log(2)), ("sqrt", (2,), math.sqrt(2)), ("rsqrt", (4,), 0.5), ("tanh", (0.5,), math.tanh(0.5)),
+    ("erf", (0.5,), math.erf(0.5)),
     ("sigmoid", (-2,), 1 / (1 + math.exp(2))), ("silu", (-2,), -2 / (1 + math.exp(2))), ("relu", (-1,), 0),
     ("gelu", (-1.5,), -1.5 * 0.5 * (1 + math.erf(-1.5 / math.sqrt(2)))),
     ("gelu_tanh", (-1.5,), -1.5 * 0.5 * (1 + math.tanh(math.sqrt(2 / math.pi) * (-1.5 + 0.044715 * -1.5**3)))),
@@ -185,7 +191,9 @@ def test_bound_is_infinite_where_float32_overflows() -> None:
     assert np.isfinite(bound[0]) and np.isinf(bound[1])
 
 
-@pytest.mark.parametrize("name", ["relu", "abs", "tanh", "sigmoid", "erf", "gelu", "silu", "exp", "sqrt", "log", "rsqrt", "gelu_tanh", "neg"])
+@pytest.mark.parametrize("name", [
+    "relu", "abs", "tanh", "sigmoid", "erf", "gelu", "silu", "exp", "sqrt", "log", "rsqrt", "gelu_tanh", "neg",
+])
 def test_bound_covers_every_shift_of_the_argument(name: str) -> None:
     a = np.linspace(-4, 4, 801) if name not in ("sqrt", "log", "rsqrt") else np.linspace(0.1, 8, 801)
     shift = 0.05
@@ -225,11 +233,13 @@ def compiled(tmp_path_factory: pytest.TempPathFactory, host_compiler: str) -> tu
     exprs = [random_expr(rng, 1 + i % 4) for i in range(120)] + [doubled(20)]
     lines = ['#include "gconv/math.hpp"']
     for index, expr in enumerate(exprs):
-        lines.append(f'extern "C" void f{index}(const float* acc, const float* bias, float scale, float* out, int n) {{\nfor (int i = 0; i < n; ++i) {{')
+        lines.append(f'extern "C" void f{index}(const float* acc, const float* bias, float scale, float* out, int n) {{')
+        lines.append("for (int i = 0; i < n; ++i) {")
         lines.append(expr.cpp_body(LEAF_NAMES, "y") + "\nout[i] = y;\n}\n}")
     folder = tmp_path_factory.mktemp("expr")
     (folder / "e.cpp").write_text("\n".join(lines))
-    subprocess.run([host_compiler, "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{INCLUDE}", "e.cpp", "-o", "e.so"], cwd=folder, check=True)
+    flags = ["-std=c++17", "-O1", "-shared", "-fPIC", f"-I{INCLUDE}"]
+    subprocess.run([host_compiler, *flags, "e.cpp", "-o", "e.so"], cwd=folder, check=True)
     return exprs, ctypes.CDLL(str(folder / "e.so"))
 
 
@@ -240,7 +250,8 @@ def test_cpp_stays_within_the_error_bound(compiled: tuple[list[Expr], ctypes.CDL
     scale, checked = np.float32(0.7), 0
     for index, expr in enumerate(exprs):
         out = np.empty_like(acc)
-        library[f"f{index}"](ctypes.c_void_p(acc.ctypes.data), ctypes.c_void_p(bias.ctypes.data), ctypes.c_float(scale), ctypes.c_void_p(out.ctypes.data), 2000)
+        a, b, y = (ctypes.c_void_p(array.ctypes.data) for array in (acc, bias, out))
+        library[f"f{index}"](a, b, ctypes.c_float(scale), y, 2000)
         value, bound = expr.evaluate_with_error({"acc": (acc, 0.0), "bias": (bias, 0.0), "scale": (scale, 0.0)})
         value, bound = np.broadcast_to(value, acc.shape), np.broadcast_to(bound, acc.shape)
         finite = np.isfinite(bound)

@@ -17,7 +17,8 @@ from gconvdsl.ops import OPS
 
 INCLUDE = Path(__file__).parent.parent / "backends" / "include"
 
-UNARY = ["exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "gelu", "gelu_tanh", "silu", "relu", "abs", "round_bf16", "round_fp16"]
+UNARY = ["exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "gelu", "gelu_tanh", "silu", "relu", "abs", "round_bf16",
+         "round_fp16"]
 BINARY = ["minimum", "maximum", "leaky_relu"]
 
 _erf, _erfc = (np.vectorize(f, otypes=[float]) for f in (math.erf, math.erfc))
@@ -25,7 +26,8 @@ _TANH_GELU = math.sqrt(2 / math.pi)
 
 EXACT: dict[str, Callable[[Any], Any]] = {
     "exp": np.exp, "log": np.log, "sqrt": np.sqrt, "rsqrt": lambda a: 1 / np.sqrt(a), "tanh": np.tanh, "erf": _erf,
-    "sigmoid": lambda a: 1 / (1 + np.exp(-a)), "silu": lambda a: a / (1 + np.exp(-a)), "gelu": lambda a: a * 0.5 * _erfc(-a / math.sqrt(2)),
+    "sigmoid": lambda a: 1 / (1 + np.exp(-a)), "silu": lambda a: a / (1 + np.exp(-a)),
+    "gelu": lambda a: a * 0.5 * _erfc(-a / math.sqrt(2)),
     "gelu_tanh": lambda a: a / (1 + np.exp(-2 * _TANH_GELU * (a + 0.044715 * a**3))),
 }
 """Independent float64 formulas, accurate to far better than a float32 ulp on the ranges below."""
@@ -56,8 +58,9 @@ def header(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
                   f"  for (long i = 0; i < n; ++i) out[i] = gconv::math::{n}({call});\n}}" for n in names]
     folder = tmp_path_factory.mktemp("math")
     (folder / "m.cpp").write_text("\n".join(lines))
-    subprocess.run([compiler, "-std=c++17", *request.param.split(), "-ffreestanding", "-fno-math-errno", "-nostdlib", "-Wl,-z,defs", "-shared", "-fPIC",
-                    "-Wall", "-Wextra", "-Werror", f"-I{INCLUDE}", "m.cpp", "-o", "m.so"], cwd=folder, check=True)
+    flags = [*request.param.split(), "-ffreestanding", "-fno-math-errno", "-nostdlib", "-Wl,-z,defs", "-shared", "-fPIC"]
+    subprocess.run([compiler, "-std=c++17", *flags, "-Wall", "-Wextra", "-Werror", f"-I{INCLUDE}", "m.cpp", "-o", "m.so"],
+                   cwd=folder, check=True)
     library = ctypes.CDLL(str(folder / "m.so"))
 
     def call(name: str, *arrays: Any) -> np.ndarray:
@@ -102,19 +105,24 @@ def test_gelu_tanh_within_its_error_rule(header: Callable[..., np.ndarray]) -> N
 
 @pytest.mark.parametrize("name", ["exp", "sigmoid", "gelu"])
 def test_subnormal_results_are_within_two_of_the_smallest(header: Callable[..., np.ndarray], name: str) -> None:
-    a = np.linspace(-104.0, -87.0, 50_000, dtype=np.float32) if name != "gelu" else np.linspace(-14.5, -12.9, 50_000, dtype=np.float32)
+    low, high = (-14.5, -12.9) if name == "gelu" else (-104.0, -87.0)
+    a = np.linspace(low, high, 50_000, dtype=np.float32)
     exact = EXACT[name](a.astype(np.float64))
     assert np.abs(header(name, a) - exact).max() <= 3 * 2.0**-149 + 8 * 2.0**-24 * np.abs(exact).max()
 
 
 INF, NAN = math.inf, math.nan
 SPECIAL = [  # function, argument, result
-    ("exp", INF, INF), ("exp", -INF, 0.0), ("exp", NAN, NAN), ("exp", 89.0, INF), ("exp", -200.0, 0.0), ("exp", 0.0, 1.0), ("exp", 3e38, INF),
-    ("log", INF, INF), ("log", 0.0, -INF), ("log", -0.0, -INF), ("log", -1.0, NAN), ("log", -INF, NAN), ("log", NAN, NAN), ("log", 1.0, 0.0),
+    ("exp", INF, INF), ("exp", -INF, 0.0), ("exp", NAN, NAN), ("exp", 89.0, INF), ("exp", -200.0, 0.0), ("exp", 0.0, 1.0),
+    ("exp", 3e38, INF),
+    ("log", INF, INF), ("log", 0.0, -INF), ("log", -0.0, -INF), ("log", -1.0, NAN), ("log", -INF, NAN), ("log", NAN, NAN),
+    ("log", 1.0, 0.0),
     ("sqrt", -1.0, NAN), ("sqrt", INF, INF), ("rsqrt", 0.0, INF), ("rsqrt", INF, 0.0), ("rsqrt", -1.0, NAN),
     ("tanh", INF, 1.0), ("tanh", -INF, -1.0), ("tanh", NAN, NAN), ("erf", INF, 1.0), ("erf", -INF, -1.0), ("erf", NAN, NAN),
-    ("sigmoid", INF, 1.0), ("sigmoid", -INF, 0.0), ("sigmoid", NAN, NAN), ("silu", INF, INF), ("silu", NAN, NAN), ("silu", -INF, NAN),
-    ("gelu", INF, INF), ("gelu", NAN, NAN), ("gelu", -INF, NAN), ("gelu", -100.0, 0.0), ("gelu_tanh", INF, INF), ("gelu_tanh", NAN, NAN),
+    ("sigmoid", INF, 1.0), ("sigmoid", -INF, 0.0), ("sigmoid", NAN, NAN), ("silu", INF, INF), ("silu", NAN, NAN),
+    ("silu", -INF, NAN),
+    ("gelu", INF, INF), ("gelu", NAN, NAN), ("gelu", -INF, NAN), ("gelu", -100.0, 0.0), ("gelu_tanh", INF, INF),
+    ("gelu_tanh", NAN, NAN),
     ("relu", NAN, NAN), ("relu", -INF, 0.0), ("relu", INF, INF), ("abs", -INF, INF), ("abs", NAN, NAN),
     ("round_fp16", 65519.9, 65504.0), ("round_fp16", 65520.0, INF), ("round_fp16", -INF, -INF), ("round_fp16", NAN, NAN),
     ("round_bf16", 3.4e38, INF), ("round_bf16", NAN, NAN), ("round_bf16", -INF, -INF),
@@ -137,7 +145,8 @@ def test_two_argument_functions(header: Callable[..., np.ndarray], name: str) ->
     values = np.float32([-INF, -2.5, -0.0, 0.0, 1.0, INF, NAN])
     a, b = (m.ravel() for m in np.meshgrid(values, values))
     with np.errstate(invalid="ignore"):
-        expected = {"minimum": np.minimum, "maximum": np.maximum, "leaky_relu": lambda p, s: np.where(p >= 0, p, p * s)}[name](a, b)
+        leaky_relu = np.where(a >= 0, a, a * b)
+        expected = {"minimum": np.minimum(a, b), "maximum": np.maximum(a, b), "leaky_relu": leaky_relu}[name]
     np.testing.assert_array_equal(header(name, a, b), expected)
 
 
@@ -166,8 +175,10 @@ DEVICE = """
 namespace m = gconv::math;
 KERNEL void every(float* p, float b) {
   float a = p[0];
-  p[0] = m::exp(a) + m::log(a) + m::sqrt(a) + m::rsqrt(a) + m::tanh(a) + m::erf(a) + m::sigmoid(a) + m::gelu(a) + m::gelu_tanh(a) + m::silu(a);
-  p[1] = m::minimum(a, b) + m::maximum(a, b) + m::clamp(a, 0.0f, b) + m::relu(a) + m::leaky_relu(a, b) + m::where(a < b, a, b) + m::abs(a);
+  p[0] = m::exp(a) + m::log(a) + m::sqrt(a) + m::rsqrt(a) + m::tanh(a) + m::erf(a)
+       + m::sigmoid(a) + m::gelu(a) + m::gelu_tanh(a) + m::silu(a);
+  p[1] = m::minimum(a, b) + m::maximum(a, b) + m::clamp(a, 0.0f, b) + m::relu(a)
+       + m::leaky_relu(a, b) + m::where(a < b, a, b) + m::abs(a);
   p[2] = m::round_fp16(a) + m::round_bf16(a) + m::round_fp32(a) + a / b;
 }
 """
@@ -177,15 +188,16 @@ KERNEL void every(float* p, float b) {
 def test_compiles_for_amd_without_device_libraries(tmp_path: Path, arch: str, require_tool: Callable[..., Any]) -> None:
     clang = require_tool("clang", arch).command
     (tmp_path / "m.hip").write_text(DEVICE)
-    subprocess.run([clang, "-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", f"--offload-arch={arch}", "-nogpuinc", "-nogpulib", "-O3",
-                    "-std=c++17", "-mcode-object-version=5" if arch != "gfx1250" else "-mcode-object-version=6", "-DGCONV_PLATFORM_HIP",
-                    f"-I{INCLUDE}", "m.hip", "-o", "m.hsaco"], cwd=tmp_path, check=True)
+    version = 6 if arch == "gfx1250" else 5
+    flags = ["--cuda-device-only", "--no-gpu-bundle-output", f"--offload-arch={arch}", f"-mcode-object-version={version}", "-nogpuinc",
+             "-nogpulib", "-O3", "-std=c++17", "-DGCONV_PLATFORM_HIP", f"-I{INCLUDE}"]
+    subprocess.run([clang, "-x", "hip", *flags, "m.hip", "-o", "m.hsaco"], cwd=tmp_path, check=True)
     assert (tmp_path / "m.hsaco").read_bytes()[:4] == b"\x7fELF"     # the linker found no symbol missing
 
 
 def test_compiles_for_nvidia(tmp_path: Path, require_tool: Callable[..., Any]) -> None:
     nvcc = require_tool("nvcc").command
     (tmp_path / "m.cu").write_text(DEVICE)
-    subprocess.run([nvcc, "-x", "cu", "-std=c++17", "-O3", "-arch=sm_90", "-cubin", "-DGCONV_PLATFORM_CUDA", f"-I{INCLUDE}", "m.cu", "-o", "m.cubin"],
-                   cwd=tmp_path, check=True)
+    flags = ["-std=c++17", "-O3", "-arch=sm_90", "-cubin", "-DGCONV_PLATFORM_CUDA", f"-I{INCLUDE}"]
+    subprocess.run([nvcc, "-x", "cu", *flags, "m.cu", "-o", "m.cubin"], cwd=tmp_path, check=True)
     assert (tmp_path / "m.cubin").stat().st_size > 0

@@ -42,7 +42,8 @@ def test_epilogue_prologue_and_operands() -> None:
         return gconv.silu(scaled(acc, alpha) + bias - residual)
 
     spec = traced(body)
-    assert spec.operands == (Operand("shift", "per_c"), Operand("bias", "per_k"), Operand("residual", "like_y"), Operand("alpha", "scalar"))
+    assert spec.operands == (Operand("shift", "per_c"), Operand("bias", "per_k"), Operand("residual", "like_y"),
+                             Operand("alpha", "scalar"))
     assert spec.prologue == apply("relu", apply("add", X, operand("shift")))
     inner = apply("sub", apply("add", apply("mul", ACC, operand("alpha")), operand("bias")), operand("residual"))
     assert spec.epilogue == apply("silu", inner)
@@ -205,7 +206,8 @@ DECLARATIONS: dict[str, tuple[str, str]] = {
     "wrongly annotated": ("trace.operand", "def k(x, w, «bias: float»):\n    return gconv.conv(x, w) + bias\n"),
     "reserved": ("trace.name", "def k(x, w, «out: gconv.PerK»):\n    return gconv.conv(x, w) + out\n"),
     "default of an array": ("trace.parameter", "def k(x, w, «r: gconv.LikeY» = None):\n    return gconv.conv(x, w) + r\n"),
-    "default that is no number": ("trace.parameter", "def k(x, w, «s: gconv.Scalar» = 'a'):\n    return gconv.conv(x, w) * s\n"),
+    "default that is no number": ("trace.parameter",
+                                 "def k(x, w, «s: gconv.Scalar» = 'a'):\n    return gconv.conv(x, w) * s\n"),
     "star": ("trace.parameter", "def k(x, w, *«rest»):\n    return gconv.conv(x, w)\n"),
     "no weights": ("trace.tensors", "«def k(x):»\n    return x\n"),
     "first is an operand": ("trace.tensors", "«def k(bias: gconv.PerK, x, w):»\n    return gconv.conv(x, w)\n"),
@@ -222,7 +224,8 @@ DECLARATIONS: dict[str, tuple[str, str]] = {
     "zero stride": ("trace.params", "def k(x, w):\n    return «gconv.conv(x, w, stride=0)»\n"),
     "pad of three": ("trace.params", "def k(x, w):\n    return «gconv.conv(x, w, pad=((1, 2, 3), 1))»\n"),
     "generator": ("trace.function", "«def k(x, w):»\n    yield gconv.conv(x, w)\n"),
-    "wide characters before": ("trace.op", "def k(x, w):\n    größe, 幅 = 1, gconv.conv(x, w)\n    return (größe, '幅幅', «幅 % 2»)\n"),
+    "wide characters before": ("trace.op",
+                               "def k(x, w):\n    größe, 幅 = 1, gconv.conv(x, w)\n    return (größe, '幅幅', «幅 % 2»)\n"),
 }
 
 
@@ -238,7 +241,8 @@ def test_wrong_declaration_is_an_error_at_its_place(tmp_path: Path, name: str) -
 
 
 def test_error_inside_a_helper_is_at_the_helpers_line(tmp_path: Path) -> None:
-    text = "import gconvdsl as gconv\ndef helper(a):\n    return «a // 2»\n@gconv.kernel\ndef k(x, w):\n    return helper(gconv.conv(x, w))\n"
+    text = "import gconvdsl as gconv\ndef helper(a):\n    return «a // 2»\n@gconv.kernel\n"
+    text += "def k(x, w):\n    return helper(gconv.conv(x, w))\n"
     path, line, _, _ = write(tmp_path, text)
     assert caught(path).loc.line == line
 
@@ -326,8 +330,8 @@ def test_exec_with_linecache_shows_the_line() -> None:
 
 def test_plain_repl() -> None:
     typed = BAD.replace("% 2\n", "% 2\n\n")
-    done = subprocess.run([sys.executable, "-i", "-q"], input=typed, capture_output=True, text=True, cwd=Path(__file__).parent.parent,
-                          env={**os.environ, "PYTHONSTARTUP": ""})
+    done = subprocess.run([sys.executable, "-i", "-q"], input=typed, capture_output=True, text=True, check=False,
+                          cwd=Path(__file__).parent.parent, env={**os.environ, "PYTHONSTARTUP": ""})
     assert "error[trace.op]" in done.stderr and re.search(r"<[^>]+>:3\b", done.stderr)
 
 
