@@ -189,8 +189,8 @@ def test_compiles_for_amd_without_device_libraries(tmp_path: Path, arch: str, re
     clang = require_tool("clang", arch).command
     (tmp_path / "m.hip").write_text(DEVICE)
     version = 6 if arch == "gfx1250" else 5
-    flags = ["--cuda-device-only", "--no-gpu-bundle-output", f"--offload-arch={arch}", f"-mcode-object-version={version}", "-nogpuinc",
-             "-nogpulib", "-O3", "-std=c++17", "-DGCONV_PLATFORM_HIP", f"-I{INCLUDE}"]
+    flags = ["--cuda-device-only", "--no-gpu-bundle-output", f"--offload-arch={arch}", f"-mcode-object-version={version}",
+             "-nogpuinc", "-nogpulib", "-O3", "-std=c++17", "-DGCONV_PLATFORM_HIP", f"-I{INCLUDE}"]
     subprocess.run([clang, "-x", "hip", *flags, "m.hip", "-o", "m.hsaco"], cwd=tmp_path, check=True)
     assert (tmp_path / "m.hsaco").read_bytes()[:4] == b"\x7fELF"     # the linker found no symbol missing
 
