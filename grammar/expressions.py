@@ -123,7 +123,7 @@ class _Arranger:
         if getattr(item, "type", "") == "MINUS":
             inner = self.unary()
             if inner.kind == "number":
-                return Node("number", -inner.value, item.start_pos, inner.end)
+                return Node("number", -inner.value or -0.0, item.start_pos, inner.end)
             return self._node("neg", "-", item.start_pos, inner.end, (inner,))
         return self._atom(item)
 

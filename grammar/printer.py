@@ -66,14 +66,20 @@ class _Printer:
 
     def _tile(self, tile: Tile) -> Iterator[str]:
         if self._tile_name(tile) is None:
-            name = _free(tile.name or "tile", {**self.tiles, **({} if self.coming.get(tile.name or "") == tile else self.coming)})
+            name = _free(tile.name or "tile", [name for name in {**self.tiles, **self.coming} if self._taken(name, tile)])
             self.tiles[name] = tile
             yield f"tile {name} {{ {tile.describe()} }}"
 
     def _tile_name(self, tile: Tile) -> str | None:
-        """The name under which an equal tile is written already; its own name is preferred."""
+        """The name under which it is written already: its own, or another where it has none or another tile has it."""
         same = [name for name, one in self.tiles.items() if one == tile]
-        return tile.name if tile.name in same else same[0] if same and tile.name is None else None
+        if tile.name in same:
+            return tile.name
+        return same[0] if same and (tile.name is None or self._taken(tile.name, tile)) else None
+
+    def _taken(self, name: str, tile: Tile) -> bool:
+        """Whether the name is that of another tile, written or still to come."""
+        return name in self.tiles or self.coming.get(name, tile) != tile
 
     def _kernelspec(self, spec: KernelSpec) -> Iterator[str]:
         operands = f" ({_params(spec.operands)})" if spec.operands else ""

@@ -157,7 +157,7 @@ class Module:
     benches = property(lambda self: [one for one in self.statements if isinstance(one, Bench)], doc="The `Bench` statements in order.")
 
     def jobs(self, run: Run) -> list[tuple[KernelSpec, ConvProblem]]:
-        """What a run statement stands for: each problem, in each direction.
+        """What a run statement stands for: each problem, in each direction. A kernel with an epilogue runs bare in others than its own.
 
         Without ``for``, a problem that states a backward direction is run in it, any other in the directions of the kernel.
         """
@@ -165,5 +165,6 @@ class Module:
         found = []
         for problem in (self.problems[name] for name in run.problems):
             own = (problem.direction,) if problem.direction != "forward" else kernel.directions
-            found += [(kernel, problem.as_(direction)) for direction in run.directions or own]
+            found += [(kernel if direction in kernel.directions else kernel.bare(direction), problem.as_(direction))
+                      for direction in run.directions or own]
         return found
