@@ -53,37 +53,26 @@ class CpuBackend(Backend):
                 *ISAS[arch].flags, *debug]
 
     def compile(self, source: str, arch: str, kernel: str) -> Artifact:
-        return self._compile(source, self.flags(arch), arch, kernel, "kernel.so")
-
-    def _compile(self, source: str, flags: list[str], arch: str, kernel: str, output: str) -> Artifact:
-        return toolchain.compile_cached(toolchain.require("cxx", self.name), source, flags, target=self.name, arch=arch, kernel=kernel,
-                                        source_name="kernel.cpp", output_name=output)
+        return _compile(source, self.flags(arch), arch, kernel, "kernel.so")
 
     def assembly(self, source: str, arch: str, kernel: str) -> str:
         flags = [flag for flag in self.flags(arch) if flag != "-shared"]
-        return self._compile(source, [*flags, "-S"], arch, kernel, "kernel.s").path.read_text()
+        return _compile(source, [*flags, "-S"], arch, kernel, "kernel.s").path.read_text()
 
     def identity(self, arch: str) -> dict[str, str]:
         tool = toolchain.require("cxx", self.name)
         return {"compiler": f"{tool.path} {tool.version}", "device": _processor()[0], "threads": str(threads())}
 
     def load(self, artifact: Artifact) -> Module:
-        self._pool()                             # here, so that no launch is timed with it
+        _pool()                                  # here, so that no launch is timed with it
         return _Library(artifact.path)
 
     def launch(self, module: Module, plan: Plan, args: bytes, stream: Any = None) -> None:
         from ._cpu_api import ffi
-        pool, count = self._pool(), threads()
+        pool, count = _pool(), threads()
         block = ffi.from_buffer(args)
         for launch in plan.launches:
             pool.gconv_parallel(module.function(launch.kernel), block, launch.tasks, count)
-
-    @functools.cache
-    def _pool(self) -> Any:
-        """The library with the thread pool, for this process."""
-        source = (toolchain.INCLUDE / "gconv" / "cpu" / "pool.cpp").read_text(encoding="utf-8")
-        flags = ["-std=c++17", "-O2", "-shared", "-fPIC", "-pthread"]
-        return _Library(self._compile(source, flags, "any", "thread pool", "pool.so").path).library
 
 
 class _Library:
@@ -104,6 +93,19 @@ class _Library:
             except AttributeError:
                 raise error("launch.load", path=str(self.path), reason=f"it has no kernel {name}") from None
         return self._functions[name]
+
+
+def _compile(source: str, flags: list[str], arch: str, kernel: str, output: str) -> Artifact:
+    return toolchain.compile_cached(toolchain.require("cxx", "cpu"), source, flags, target="cpu", arch=arch, kernel=kernel,
+                                    source_name="kernel.cpp", output_name=output)
+
+
+@functools.cache
+def _pool() -> Any:
+    """The library with the thread pool, for this process."""
+    source = (toolchain.INCLUDE / "gconv" / "cpu" / "pool.cpp").read_text(encoding="utf-8")
+    flags = ["-std=c++17", "-O2", "-shared", "-fPIC", "-pthread"]
+    return _Library(_compile(source, flags, "any", "thread pool", "pool.so").path).library
 
 
 def threads() -> int:

@@ -10,10 +10,10 @@ import math
 from dataclasses import dataclass
 from typing import Callable
 
+from .config import KernelConfig
 from .expr import Expr
 from .plan import Launch, Lowered, Plan, three
 from .problem import ConvProblem
-from .config import KernelConfig
 from .spec import KernelSpec
 
 __all__ = ["ALGORITHMS", "Algorithm", "ISAS", "Isa", "lower_cpu"]
