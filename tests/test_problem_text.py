@@ -105,7 +105,8 @@ def test_dtypes(operation: str, dtype: str) -> None:
 
 def test_long_flags() -> None:
     text = ("MIOpenDriver convfp16 --batchsize 42 --spatial_dim 2 --pad_h 0 --pad_w 2 --pad_d 0 --conv_stride_h 2 "
-            "--conv_stride_w 1 --conv_stride_d 0 --dilation_h 1 --dilation_w 3 --dilation_d 0 --group_count 2 --mode conv --pad_mode default "
+            "--conv_stride_w 1 --conv_stride_d 0 --dilation_h 1 --dilation_w 3 --dilation_d 0 --group_count 2 --mode conv "
+            "--pad_mode default "
             "--trans_output_pad_h 0 --out_layout NHWC --in_layout NHWC --fil_layout NHWC --in_d 1 --in_h 28 --in_w 27 --fil_d 1 "
             "--fil_h 1 --fil_w 5 --in_channels 512 --out_channels 1024 --forw=2")
     assert parse_problem(text) == ConvProblem(
