@@ -30,7 +30,7 @@ _ARCH_DEFINES = {
 }
 _LIBRARY = ("-std=c++17", "-fPIC", "-shared", "-fvisibility=hidden")
 _INSTRUMENT = "-fsanitize=address,undefined"
-_SANITIZE = ("-g", _INSTRUMENT, "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
+_SANITIZE = ("-g1", _INSTRUMENT, "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 _ORDERS = {"forward": 0, "reverse": 1, "random": 2}
 _TIMEOUT = 2    # Report.failure
 
@@ -131,7 +131,7 @@ class SimBackend(Backend):
 def _optimisation() -> tuple[str, ...]:
     if env.get("GCONV_SIM_SANITIZE"):
         return ("-O1", *_SANITIZE)
-    return ("-Og", "-g") if env.get("GCONV_DEBUG") else ("-O2",)
+    return ("-Og", "-g") if env.get("GCONV_DEBUG") else ("-O1",)
 
 
 def _plain(tool: Tool) -> tuple[str, ...]:

@@ -128,7 +128,7 @@ VARIABLES: dict[str, Variable] = {v.name: v for v in (
     Variable("GCONV_TARGET", _text, "TARGET or TARGET:ARCH such as cpu, sim:gfx942 or hip:gfx90a", None,
              "Target to run on; default: a GPU that is present, otherwise cpu."),
     Variable("GCONV_THREADS", _count, "a whole number of at least 1", None,
-             "Threads of target cpu; default: the cores this process may use."),
+             "Threads of targets cpu and sim; default: the cores this process may use."),
 )}
 
 
