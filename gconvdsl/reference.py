@@ -71,7 +71,8 @@ def canonical(problem: ConvProblem, tensor: str, array: Any, name: str = "") -> 
         raise error("array.shape", name=name, got=array.shape, expected=f"{fused} or {split}", hint="")
     axes = problem.axes(tensor)
     moved = array.reshape(split).transpose([axes.index(letter) for letter in _order(tensor, axes)])
-    return moved.astype(np.float64)
+    converted: Array = moved.astype(np.float64)
+    return converted
 
 
 def restore(problem: ConvProblem, tensor: str, array: Array, fused: bool) -> Array:
