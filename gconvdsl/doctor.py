@@ -35,9 +35,13 @@ def examine() -> dict[str, Any]:
         "targets": {name: _target(name) for name in base.TARGETS},
         "caches": {"compiled kernels": _guarded(cache.info), "recorded decisions": _guarded(records.info)},
         "packages": {name: _version(name) for name in (*_REQUIRED, *_OPTIONAL)},
-        "settings": {row.name: {"value": row.value, "problem": row.problem} for row in env.describe() if row.is_set},
+        "settings": {row.name: {"value": _plain(row.value), "problem": row.problem} for row in env.describe() if row.is_set},
     }
     return {**facts, "missing": _missing(facts)}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _guarded(action: Any) -> dict[str, Any]:

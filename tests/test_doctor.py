@@ -35,7 +35,8 @@ def test_a_machine_with_nothing(bare: Path) -> None:
     assert "device: none" in text
 
 
-def test_the_facts_are_json_and_in_the_text(bare: Path) -> None:
+def test_the_facts_are_json_and_in_the_text(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCONV_REQUIRE", "clang,nvcc")
     text, facts = doctor()
     assert json.loads(json.dumps(facts)) == facts
     for part in ("compilers", "targets", "caches", "Python packages", "missing"):

@@ -346,7 +346,78 @@ def test_the_kernel_drivers_list_of_gpus(tmp_path: Path) -> None:
     assert hip.read_kfd(tmp_path / "absent") == {}
 
 
+FAKE_HIP = """
+#include <cstring>
+extern "C" int hipGetDeviceCount(int* count) { *count = COUNT; return COUNT ? 0 : 100; }
+extern "C" int hipRuntimeGetVersion(int* version) { *version = 60443484; return 0; }
+extern "C" int hipDeviceTotalMem(size_t* bytes, int device) { *bytes = 1000u + device; return 0; }
+extern "C" int hipDeviceGetName(char* name, int length, int device) {
+  strncpy(name, device ? "second" : "first", length);
+  return 0;
+}
+extern "C" int hipDeviceGetPCIBusId(char* id, int length, int device) {
+  strncpy(id, device ? "0000:C1:00.0" : "0001:06:00.0", length);
+  return 0;
+}
+extern "C" const char* hipGetErrorString(int) { return "no ROCm-capable device is detected"; }
+"""
+FAKE_CUDA = """
+#include <cstring>
+extern "C" int cuInit(unsigned) { return COUNT ? 0 : 100; }
+extern "C" int cuDriverGetVersion(int* version) { *version = 13010; return 0; }
+extern "C" int cuDeviceGetCount(int* count) { *count = COUNT; return 0; }
+extern "C" int cuDeviceGet(int* device, int ordinal) { *device = ordinal + 40; return 0; }
+extern "C" int cuDeviceGetName(char* name, int length, int device) {
+  strncpy(name, device == 40 ? "H200" : "A10", length);
+  return 0;
+}
+extern "C" int cuDeviceGetAttribute(int* value, int which, int device) {
+  *value = which == 75 ? (device == 40 ? 9 : 8) : which == 76 ? (device == 40 ? 0 : 6) : -1;
+  return 0;
+}
+extern "C" int cuDeviceTotalMem_v2(size_t* bytes, int device) { *bytes = 1000u + device; return 0; }
+extern "C" int cuGetErrorString(int, const char** text) { *text = "no CUDA-capable device is detected"; return 0; }
+"""
+
+
+@pytest.fixture
+def fake_library(require_tool: Callable[..., Any]) -> Callable[..., str]:
+    """A driver or runtime library that pretends to have so many devices."""
+    tool = require_tool("cxx")
+
+    def build(source: str, count: int) -> str:
+        return str(toolchain.compile_cached(tool, source, [f"-DCOUNT={count}", "-shared", "-fPIC"], target="test", arch="any",
+                                            kernel="fake", source_name="fake.cpp", output_name="fake.so").path)
+    return build
+
+
+def test_amd_devices_are_those_of_the_runtime(fake_library: Callable[..., str], tmp_path: Path,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = {"1": "gfx_target_version 90010\nlocation_id 49408\n", "2": "gfx_target_version 90402\nlocation_id 1536\ndomain 1\n"}
+    for node, text in listed.items():
+        (tmp_path / node).mkdir()
+        (tmp_path / node / "properties").write_text(text)
+    monkeypatch.setattr(hip, "_KFD", tmp_path)
+    monkeypatch.setattr(hip, "_LIBRARIES", (fake_library(FAKE_HIP, 2),))
+    found = hip.HipBackend().detect()
+    assert found.available and found.arch == "gfx942"
+    assert [(one.name, one.arch, one.memory) for one in found.devices] == [("first", "gfx942", 1000), ("second", "gfx90a", 1001)]
+    monkeypatch.setattr(hip, "_LIBRARIES", (fake_library(FAKE_HIP, 0),))
+    hidden = hip.HipBackend().detect()
+    assert not hidden.available and hidden.devices == () and "HIP_VISIBLE_DEVICES" in hidden.reason
+
+
 # --- NVIDIA
+
+def test_nvidia_devices_are_those_of_the_driver(fake_library: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "_LIBRARIES", (fake_library(FAKE_CUDA, 2),))
+    found = cuda.CudaBackend().detect()
+    assert found.available and found.arch == "sm_90"
+    assert [(one.name, one.arch, one.memory) for one in found.devices] == [("H200", "sm_90", 1040), ("A10", "sm_80", 1041)]
+    assert found.devices[0].driver == "CUDA 13.1"
+    monkeypatch.setattr(cuda, "_LIBRARIES", (fake_library(FAKE_CUDA, 0),))
+    assert "no CUDA-capable device" in cuda.CudaBackend().detect().reason and not cuda.CudaBackend().detect().available
+
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_nvcc_builds_a_cubin(require_tool: Callable[..., Any], arch: str) -> None:
@@ -433,5 +504,6 @@ def test_host_buffers_are_aligned_and_copy_exactly() -> None:
 
 def test_the_checked_in_bindings_are_current(tmp_path: Path) -> None:
     bindings.generate(tmp_path)
-    for name in ("_hip_api.py", "_cuda_api.py"):
-        assert (tmp_path / name).read_text() == (Path(base.__file__).parent / name).read_text()
+    made = {path.name: path.read_text() for path in tmp_path.glob("*_api.py")}
+    assert {"_hip_api.py", "_cuda_api.py"} <= set(made)
+    assert made == {name: (Path(base.__file__).parent / name).read_text() for name in made}
