@@ -80,6 +80,7 @@ class _Shape:
     vectors: int
     points: int
     few_points: int
+    strict: bool
 
     @property
     def target(self) -> int:
@@ -112,12 +113,12 @@ def _channels(problem: ConvProblem) -> tuple[int, int]:
     return (problem.Cg, problem.Kg) if problem.direction == "bwd_data" else (problem.Kg, problem.Cg)
 
 
-def _shape(problem: ConvProblem, isa: Isa) -> _Shape:
+def _shape(problem: ConvProblem, isa: Isa, strict: bool) -> _Shape:
     target, source = _channels(problem)
     algorithm = next(one for one in ALGORITHMS if one.applies(target, source, problem.G, isa.lanes))
     vectors = 1 if algorithm.merged else _vectors(-(-target // isa.lanes), isa)
     points, few = _register_block(vectors, isa, problem.direction)
-    return _Shape(problem, isa, algorithm, vectors, points, few)
+    return _Shape(problem, isa, algorithm, vectors, points, few, strict)
 
 
 def _vectors(needed: int, isa: Isa) -> int:
@@ -137,7 +138,7 @@ def _register_block(vectors: int, isa: Isa, direction: str) -> tuple[int, int]:
 
 def lower_cpu(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, arch: str) -> Lowered:
     """The source and plan for a problem; ``arch`` is a name in `ISAS`. The configuration's tile, pipeline and scheduler are not used."""
-    shape = _shape(problem, ISAS[arch])
+    shape = _shape(problem, ISAS[arch], config.strict_nonfinite)
     return Lowered(_source(spec, shape), _plan(shape), config, _notes(shape, config), shape.isa.flags)
 
 
@@ -174,6 +175,8 @@ def _notes(shape: _Shape, config: KernelConfig) -> tuple[str, ...]:
         notes.append(f"fp32 partial sums of {_chunks(shape)} chunks, added in a fixed order")
     else:
         notes.append("weights are packed into the workspace as fp32")
+    if not shape.strict:
+        notes.append(f"padding along the last axis is multiplied as zeros: a NaN or Inf in {_second(shape.problem)} shows there too")
     passed = [one.name for one in ALGORITHMS[:ALGORITHMS.index(shape.algorithm)]]
     if passed:
         notes.append(f"{' and '.join(passed)} do{'' if len(passed) > 1 else 'es'} not fit {shape.target} x {shape.source} channels "
@@ -181,6 +184,11 @@ def _notes(shape: _Shape, config: KernelConfig) -> tuple[str, ...]:
     if ignored:
         notes.append(f"target cpu ignores {', '.join(ignored)}")
     return tuple(notes)
+
+
+def _second(problem: ConvProblem) -> str:
+    """The operand that meets the padding of the other one, as a user calls it."""
+    return "dy" if problem.direction == "bwd_weight" else "w"
 
 
 # --- the source
@@ -215,8 +223,12 @@ def _constants(shape: _Shape) -> list[str]:
     return [f"static constexpr auto direction = gconv::cpu::Direction::{p.direction};",
             *(f"static constexpr int {name}[3] = {{{', '.join(map(str, values))}}};" for name, values in axes),
             "static constexpr int " + ", ".join(f"{name} = {value}" for name, value in counts.items()) + ";",
-            f"static constexpr bool merged = {str(shape.algorithm.merged).lower()};",
+            f"static constexpr bool merged = {_bool(shape.algorithm.merged)}, strict = {_bool(shape.strict)};",
             *(f"using {name} = gconv::cpu::{storage[tensor]};" for name, tensor in names if tensor != "-")]
+
+
+def _bool(value: bool) -> str:
+    return str(value).lower()
 
 
 def _storage(dtype: str) -> str:
@@ -232,7 +244,7 @@ def _functors(spec: KernelSpec, problem: ConvProblem) -> list[str]:
 
 def _functor(name: str, leaf: str, more: str, expr: Expr, spec: KernelSpec) -> list[str]:
     given = expr != Expr(leaf)
-    lines = [f"static constexpr bool has_{name} = {str(given).lower()};"]
+    lines = [f"static constexpr bool has_{name} = {_bool(given)};"]
     if not given:
         return lines
     order = [one.name for one in spec.operands]

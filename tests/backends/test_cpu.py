@@ -38,10 +38,11 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def run(problem: gconv.ConvProblem, spec: KernelSpec | None = None, operands: dict[str, Any] | None = None, target: str = "cpu"):
+def run(problem: gconv.ConvProblem, spec: KernelSpec | None = None, operands: dict[str, Any] | None = None, target: str = "cpu",
+        config: gconv.KernelConfig | None = None):
     """What `gconv.verify` calls."""
     def on_arrays(a: Any, b: Any, out: Any) -> None:
-        execute(spec or bare_spec(problem.direction), gconv.KernelConfig(), problem, (a, b), operands, out=out, target=target, poison=True)
+        execute(spec or bare_spec(problem.direction), config or gconv.KernelConfig(), problem, (a, b), operands, out=out, target=target, poison=True)
     return on_arrays
 
 
@@ -130,6 +131,21 @@ def test_nonfinite_values_reach_what_they_must_and_nothing_else(case, direction,
     a[(0,) * a.ndim], a[(1, 5, 6) + (0,) * (a.ndim - 3)] = value, value
     report = gconv.compare(problem, gconv.Runner(target="cpu").run(a, b, problem).output, a, b, strict_nonfinite=True)
     assert report.ok and report.nonfinite_ok, report.summary()
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("fields", [CASES["resnext"], dict(N=2, G=2, C=4, K=34, input=(5, 11), filter=(2, 5), stride=(1, 2), pad=(1, 3))])
+def test_strict_nonfinite_keeps_the_second_operand_off_the_padding(fields, direction):
+    problem = gconv.ConvProblem(**fields, direction=direction)
+    strict, free = gconv.KernelConfig(strict_nonfinite=True), gconv.KernelConfig()
+    report = gconv.verify(problem, run(problem, config=strict), kinds=("normal", "integers"), strict_nonfinite=True)
+    assert report.ok, report.summary()
+    a, b = make_inputs(problem, "normal", 1)
+    b[(0,) * b.ndim], b[(-1,) * b.ndim] = np.inf, np.nan
+    for config in (strict, free):
+        out = gconv.Runner(config, target="cpu").run(a, b, problem).output
+        report = gconv.compare(problem, out, a, b, strict_nonfinite=config is strict)
+        assert report.ok, report.summary()
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

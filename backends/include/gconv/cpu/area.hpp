@@ -64,6 +64,11 @@ struct Area {
   }
 };
 
+struct Span {
+  long long low, high;
+  long long size() const { return high > low ? high - low : 0; }
+};
+
 // One unit. `first_row` and `first_column` count targets of the phase; `row_count` and `column_count` may be 0.
 template <class C>
 struct Unit {
@@ -91,6 +96,25 @@ struct Unit {
   }
 
   bool empty() const { return row_count <= 0 || column_count <= 0; }
+
+  // The taps along w that meet a source point, not padding, at a column of the unit; size: source points of a row.
+  Span inside(long long column, long long size) const {
+    const long long first = w.origin + (first_column + column) * A::W::advance * A::W::unit;
+    const long long low = first < 0 ? ceil_div(-first, A::W::unit) : 0;
+    const long long high = first < size ? ceil_div(size - first, A::W::unit) : 0;
+    return {smallest<long long>(low, w.taps), smallest<long long>(high, w.taps)};
+  }
+
+  // The columns that may be computed with all taps at once. Padding counts as zeros, which is what a convolution says, unless
+  // C::strict: then a weight that meets nothing but padding must not be multiplied at all, since it may be Inf or NaN.
+  Span whole(long long size) const {
+    Span span{0, column_count};
+    if constexpr (C::strict) {
+      while (span.low < span.high && inside(span.low, size).size() < w.taps) span.low++;
+      while (span.low < span.high && inside(span.high - 1, size).size() < w.taps) span.high--;
+    }
+    return span;
+  }
 
  private:
   static long long remaining(long long count, long long first, long long most) { return smallest(count - first, most); }

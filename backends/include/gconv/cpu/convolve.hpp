@@ -28,10 +28,12 @@ class Convolver {
       const long long index = i / items, item = i % items;
       const Unit<C> unit(a_, area_, index);
       if (unit.empty()) continue;
-      const Cover<C::points, C::few_points> cover(unit.column_count);
-      if (index != packed_unit || B::group(item) != packed_group) source_.pack(a_, unit, item, cover.covered());
+      const Span whole = unit.whole(width());
+      const Cover<C::points, C::few_points> cover(whole.size());
+      if (index != packed_unit || B::group(item) != packed_group)
+        source_.pack(a_, unit, item, largest(unit.column_count, whole.low + cover.covered()));
       packed_unit = index, packed_group = B::group(item);
-      compute(unit, item, cover);
+      compute(unit, item, whole, cover);
     }
   }
 
@@ -41,27 +43,29 @@ class Convolver {
 
   long long floats() const { return area_.scratch_floats() + 2 * kRows * kPointerFloats; }
 
-  void compute(const Unit<C>& unit, long long item, const Cover<C::points, C::few_points>& cover) {
+  void compute(const Unit<C>& unit, long long item, Span whole, const Cover<C::points, C::few_points>& cover) {
     using W = typename A::W;
     constexpr int kMost = W::max_taps * B::kSource, kLess = (W::max_taps - 1) * B::kSource;
     if constexpr (kMost <= kUnrolled)
-      if (unit.w.taps == W::max_taps) return rows<kMost>(unit, item, cover);
+      if (unit.w.taps == W::max_taps) return rows<kMost>(unit, item, whole, cover);
     if constexpr (kLess > 0 && kLess <= kUnrolled && W::min_taps < W::max_taps)
-      if (unit.w.taps == W::max_taps - 1) return rows<kLess>(unit, item, cover);
-    if constexpr (kMost > kUnrolled || W::min_taps < W::max_taps) rows<0>(unit, item, cover);
+      if (unit.w.taps == W::max_taps - 1) return rows<kLess>(unit, item, whole, cover);
+    if constexpr (kMost > kUnrolled || W::min_taps < W::max_taps) rows<0>(unit, item, whole, cover);
   }
 
   template <int kDepth>
-  void rows(const Unit<C>& unit, long long item, const Cover<C::points, C::few_points>& cover) {
+  void rows(const Unit<C>& unit, long long item, Span whole, const Cover<C::points, C::few_points>& cover) {
     const TensorView& view = B::kBackward ? a_.xv : a_.yv;
     const LaneMap<C> lanes(a_, item, view.g, view.c);
     const long long plane = unit.image * view.n + (unit.d.first + unit.plane * A::D::step) * view.s[0];
     for (long long i = 0; i < unit.row_count; i++) {
       const long long row = plane + (unit.h.first + (unit.first_row + i) * A::H::step) * view.s[1];
       const int taps = unit.w.taps > 0 ? collect(unit, item, i) : 0;
-      long long column = 0;
-      for (long long b = 0; b < cover.large; b++, column += C::points) block<C::points, kDepth>(unit, lanes, taps, column, row);
-      for (long long b = 0; b < cover.small; b++, column += C::few_points) block<C::few_points, kDepth>(unit, lanes, taps, column, row);
+      long long column = whole.low;
+      for (long long b = 0; b < cover.large; b++, column += C::points) block<C::points, kDepth>(unit, lanes, taps, column, whole.high, row);
+      for (long long b = 0; b < cover.small; b++, column += C::few_points)
+        block<C::few_points, kDepth>(unit, lanes, taps, column, whole.high, row);
+      if constexpr (C::strict) edges(unit, lanes, taps, whole, row);
     }
   }
 
@@ -79,15 +83,33 @@ class Convolver {
   }
 
   template <int kPoints, int kDepth>
-  void block(const Unit<C>& unit, const LaneMap<C>& lanes, int taps, long long column, long long row) {
+  void block(const Unit<C>& unit, const LaneMap<C>& lanes, int taps, long long column, long long end, long long row) {
     alignas(64) float sums[kPoints * B::kWidth];
-    dot<C, kPoints, A::kPointStep, kDepth>(x_, w_, taps, column * A::kPointStep, unit.w.taps * B::kSource, sums);
-    const long long step = A::W::step * (B::kBackward ? a_.xv : a_.yv).s[2];
-    const long long first = row + unit.w.first * (B::kBackward ? a_.xv : a_.yv).s[2] + (unit.first_column + column) * step;
-    const long long points = smallest<long long>(kPoints, unit.column_count - column);
-    void* result = B::kBackward ? a_.x : a_.y;
-    for (long long p = 0; p < points; p++) store_point<C>(a_, result, lanes, sums + p * B::kWidth, first + p * step);
+    dot<C, kPoints, A::kPointStep, kDepth>(x_, w_, taps, column * A::kPointStep, 0, unit.w.taps * B::kSource, sums);
+    store(unit, lanes, sums, column, smallest<long long>(kPoints, end - column), row);
   }
+
+  // The columns outside `whole`, each with the taps that do not fall on padding.
+  void edges(const Unit<C>& unit, const LaneMap<C>& lanes, int taps, Span whole, long long row) {
+    for (long long column = 0; column < unit.column_count; column++) {
+      if (column >= whole.low && column < whole.high) continue;
+      const Span inside = unit.inside(column, width());
+      alignas(64) float sums[B::kWidth];
+      dot<C, 1, A::kPointStep, 0>(x_, w_, taps, column * A::kPointStep + inside.low * B::kPixel, inside.low * P::kTap,
+                                  inside.size() * B::kSource, sums);
+      store(unit, lanes, sums, column, 1, row);
+    }
+  }
+
+  void store(const Unit<C>& unit, const LaneMap<C>& lanes, float* sums, long long column, long long points, long long row) {
+    const TensorView& view = B::kBackward ? a_.xv : a_.yv;
+    const long long step = A::W::step * view.s[2];
+    const long long first = row + unit.w.first * view.s[2] + (unit.first_column + column) * step;
+    for (long long p = 0; p < points; p++)
+      store_point<C>(a_, B::kBackward ? a_.x : a_.y, lanes, sums + p * B::kWidth, first + p * step);
+  }
+
+  long long width() const { return (B::kBackward ? a_.out : a_.in)[2]; }
 
   const ConvArgs& a_;
   const Area<C> area_;

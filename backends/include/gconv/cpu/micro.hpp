@@ -63,14 +63,16 @@ GCONV_CPU_INLINE void multiply_add(Vec (&acc)[kPoints][C::vectors], const float*
 
 constexpr int kUnrolled = 16;  // lengths up to which the loop over the taps and channels of a row is unrolled
 
-// sums[p][:] = over all rows r and k < depth: x[r][p * kStep + k] * w[r][k][:]. kDepth is the depth if it is at most kUnrolled, or 0.
+// sums[p][:] = over all rows r and k < depth: x[r][x_shift + p * kStep + k] * w[r][w_shift + k][:]. kDepth is the depth if it is
+// at most kUnrolled, or 0.
 template <class C, int kPoints, int kStep, int kDepth>
-inline void dot(const float* const* x, const float* const* w, int rows, long long shift, long long depth, float* sums) {
+inline void dot(const float* const* x, const float* const* w, int rows, long long x_shift, long long w_shift, long long depth,
+                float* sums) {
   using B = Block<C>;
   Vec acc[kPoints][C::vectors] = {};
   for (int r = 0; r < rows; r++) {
-    const float* xr = x[r] + shift;
-    const float* wr = w[r];
+    const float* xr = x[r] + x_shift;
+    const float* wr = w[r] + w_shift;
     if constexpr (kDepth > 0) {
 #pragma GCC unroll 16
       for (int k = 0; k < kDepth; k++) multiply_add<C, kPoints, kStep>(acc, xr + k * B::kValue, wr + k * B::kWidth);

@@ -83,11 +83,29 @@ class WeightGradient {
         x[count] = row;
         sums[count++] = partial_ + P::row(item, d, h);
       }
+    const Span whole = unit.whole(a_.in[2]);
+    if constexpr (C::strict)
+      for (int r = 0; r < count; r++) add_edges(unit, x[r], dy, whole, sums[r], a_.in[2]);
+    for (int r = 0; r < count; r++) x[r] += whole.low * A::kPointStep;
+    dy += whole.low * B::kWidth;
     int r = 0;
     if constexpr (kTogether > 1)
       for (; r + kTogether <= count; r += kTogether)
-        outer<C, kTogether, kRow, A::kPointStep>(x + r, dy, unit.column_count, sums + r, kRow);
-    for (; r < count; r++) add_filter_row(x[r], dy, unit.column_count, sums[r]);
+        outer<C, kTogether, kRow, A::kPointStep>(x + r, dy, whole.size(), sums + r, kRow);
+    for (; r < count; r++) add_filter_row(x[r], dy, whole.size(), sums[r]);
+  }
+
+  // The columns outside `whole`, each with the taps that do not fall on padding.
+  static void add_edges(const Unit<C>& unit, const float* x, const float* dy, Span whole, float* sums, long long size) {
+    for (long long column = 0; column < unit.column_count; column++) {
+      if (column >= whole.low && column < whole.high) continue;
+      const Span inside = unit.inside(column, size);
+      for (long long j = inside.low * B::kSource; j < inside.high * B::kSource; j++) {
+        const float* from = x + column * A::kPointStep + j * B::kValue;
+        float* to = sums + j * B::kWidth;
+        outer<C, 1, 1, A::kPointStep>(&from, dy + column * B::kWidth, 1, &to, 1);
+      }
+    }
   }
 
   static void add_filter_row(const float* x, const float* dy, long long points, float* sums) {
