@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from typing import Any, Mapping, TypeVar
 
 from . import choose
 from .cli_table import print_table
@@ -12,6 +12,8 @@ from .errors import error
 from .problem import ConvProblem
 from .runner import bare_spec
 from .spec import KernelSpec
+
+T = TypeVar("T")
 
 __all__ = ["cache", "doctor", "env", "explain", "inspect", "rules", "subject"]
 
@@ -42,7 +44,8 @@ def _load(path: str | None) -> Any:
 
 def _kernel_of(module: Any, name: str | None) -> KernelSpec:
     name = name or next((run.kernel for run in module.runs), None) or next(iter(module.kernels), None)
-    return _pick("kernel", name, module.kernels)
+    kernels: Mapping[str, KernelSpec] = module.kernels
+    return _pick("kernel", name, kernels)
 
 
 def _problem_of(module: Any, text: str | None) -> ConvProblem:
@@ -51,10 +54,11 @@ def _problem_of(module: Any, text: str | None) -> ConvProblem:
     text = text or next((name for run in module.runs for name in run.problems), None) or next(iter(module.problems), None)
     if text is not None and text not in module.problems and ("=" in text or " " in text):
         return parse_problem(text)
-    return _pick("problem", text, module.problems)
+    problems: Mapping[str, ConvProblem] = module.problems
+    return _pick("problem", text, problems)
 
 
-def _pick(what: str, name: str | None, known: Any) -> Any:
+def _pick(what: str, name: str | None, known: Mapping[str, T]) -> T:
     if name is None:
         raise error("usage.empty", what="show", reason=f"the file declares no {what}", hint=f"Declare a {what}.")
     if name not in known:

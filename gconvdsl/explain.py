@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import choose
+from .arrays import argument_names
 from .config import KernelConfig
 from .errors import NoKernelError, RuleError
 from .problem import ConvProblem
@@ -63,7 +64,7 @@ class Explanation:
             return []
         launches = [f"{launch.kernel} {_extent(launch)}" for launch in lowered.plan.launches]
         return [f"  runs       {self._what(config)}", *(f"  launch     {text}" for text in launches),
-                f"  workspace  {lowered.plan.workspace} bytes", f"  nonfinite  {_locality(config)}",
+                f"  workspace  {lowered.plan.workspace} bytes", f"  nonfinite  {_locality(self.target, self.problem.direction, config)}",
                 *(f"  note       {note}" for note in lowered.notes)]
 
 
@@ -73,12 +74,12 @@ def _extent(launch: Launch) -> str:
     return f"{' x '.join(map(str, launch.grid))} blocks of {launch.block} threads"
 
 
-def _locality(config: KernelConfig) -> str:
-    """Where a NaN or Inf may go besides the results that depend on it."""
-    merged = config.num_groups_to_merge or 1
-    if merged > 1:
-        return f"a NaN or Inf may spread within {merged} groups that are computed together"
-    return "a NaN or Inf stays in the results of its own group"
+def _locality(target: str, direction: str, config: KernelConfig) -> str:
+    """Where a NaN or Inf goes."""
+    if target.startswith("cpu") and config.strict_nonfinite:
+        return "a NaN or Inf reaches only the results that depend on it"
+    second = argument_names(direction)[1]
+    return f"a NaN or Inf is never lost; one in {second} is also multiplied by the zeros of padding"
 
 
 def explain(spec: KernelSpec, problem: ConvProblem, config: KernelConfig | None = None, target: str | None = None,
