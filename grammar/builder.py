@@ -115,8 +115,9 @@ class Builder(Scope):
     def _operand(self, param: list[Any]) -> Operand:
         name = param[0]
         if len(param) == 1:
-            raise error("syntax.missing", what="The operand", name=str(name), field="a kind", loc=self.loc(name),
-                        hint=f"Write {name}: per_k, or one of {', '.join(KINDS)}.")
+            self.fail(error("syntax.missing", what="The operand", name=str(name), field="a kind",
+                            hint=f"Write {name}: per_k, or one of {', '.join(KINDS)}."), self.loc(name))
+            return Operand(str(name), "scalar")
         kind = self.attempt(partial(self.known, param[2], "kind", KINDS), self.loc(param[2]), "scalar")
         return Operand(str(name), kind)
 

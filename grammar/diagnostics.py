@@ -16,7 +16,7 @@ MAX_ERRORS = 20
 _SHOWN = 40
 
 _WORDS = {
-    "NAME": "a name", "FIELD": "a field as NAME = value", "CLAUSE": "a clause as NAME in { ... }", "NUMBER": "a number",
+    "NAME": "a name", "FIELD": 'a field such as "pad = 1"', "CLAUSE": 'a clause such as "pipeline in *"', "NUMBER": "a number",
     "SIZE": "a size such as 3x3", "STRING": 'a file name in quotes such as "results.parquet"', "OPERATOR": "an operator",
     "MINUS": '"-"', "STAR": '"*"', "LBRACE": '"{"', "RBRACE": '"}"', "LPAR": '"("', "RPAR": '")"', "COMMA": '","', "COLON": '":"',
     "DOT": '"."', "EQUAL": '"="', "ARROW": '"->"', "$END": "the end of the text",

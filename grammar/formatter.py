@@ -74,7 +74,7 @@ def _begins_item(tokens: list[str], i: int) -> bool:
     before, after = tokens[i - 1], tokens[i + 1] if i + 1 < len(tokens) else ""
     if not re.fullmatch(r"[^\W\d]\w*", tokens[i]) or before in ("{", "let", "=", ",", "->", "in"):
         return False
-    if before == "}" or after == "=":
+    if before == "}" or after in ("=", ":"):
         return True
     return tokens[i] == "where" or (after == "in" and before not in _WORDS_BEFORE_VALUE) or (tokens[i] == "conv" and after == "{")
 

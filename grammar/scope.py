@@ -151,9 +151,14 @@ class Scope:
         try:
             return build(values)
         except GconvError as fault:
-            field = str(fault.values.get("field") or str(fault.values.get("place")).split(" of ")[0].replace("the ", ""))
-            self.report.add(fault.at(fields[field][1] if field in fields else self.loc(token)))
+            self.report.add(fault.at(self._blamed(fault, fields) or self.loc(token)))
             return FAULTY
+
+    def _blamed(self, fault: GconvError, fields: Mapping[str, tuple[Any, Loc]]) -> Loc | None:
+        """The place of the field that an error is about: it names the field, a kernel's expression, or has the field in its code."""
+        place = str(fault.values.get("place", "")).split(" of ")[0].replace("the ", "")
+        names = (str(fault.values.get("field")), place, fault.code.partition(".")[2])
+        return next((fields[name][1] for name in names if name in fields), None)
 
 
 def parts(tree: Any, data: str) -> list[Any]:
