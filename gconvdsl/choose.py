@@ -133,11 +133,19 @@ def default_target() -> str:
 
 
 def resolve_target(target: str | None = None, arch: str | None = None) -> tuple[Backend, str]:
-    """(backend, arch) of a target's text, the default where it is None; ``arch`` completes a target without one."""
-    from .backends.base import parse_target
+    """(backend, arch) of a target's text. ``arch`` completes a target without one; alone it is of the default target where that
+    knows it, else of its vendor's: gfx950 of hip, sm_90 of cuda."""
+    from .backends.base import get, parse_target
 
     text = target or default_target()
-    return parse_target(f"{text}:{arch}" if arch and ":" not in text else text)
+    if arch is None or (target and ":" in target):
+        return parse_target(text)
+    name = text.partition(":")[0]
+    if target is None and arch not in get(name).archs():
+        from .archs import arch as find_arch
+
+        name = find_arch(arch).target
+    return parse_target(f"{name}:{arch}")
 
 
 # --- candidates

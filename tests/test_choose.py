@@ -175,3 +175,18 @@ def test_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(gconv.GconvError) as caught:
         choose.resolve_target("tpu")
     assert caught.value.code == "launch.target"
+
+
+def test_an_arch_alone_is_of_the_default_target_or_of_its_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def named(target: str | None, arch: str | None) -> str:
+        backend, found = choose.resolve_target(target, arch)
+        return f"{backend.name}:{found}"
+
+    monkeypatch.setenv("GCONV_TARGET", "sim:gfx942")
+    assert named(None, "gfx1100") == "sim:gfx1100" and named("hip", "gfx950") == "hip:gfx950"
+    monkeypatch.setenv("GCONV_TARGET", "cpu")
+    assert named(None, "gfx950") == "hip:gfx950" and named(None, "sm_90") == "cuda:sm_90"
+    assert named("sim:gfx90a", "gfx950") == "sim:gfx90a"
+    with pytest.raises(gconv.GconvError) as caught:
+        choose.resolve_target(None, "gfx000")
+    assert caught.value.code == "compile.arch"

@@ -145,7 +145,8 @@ def test_a_failed_launch_falls_back_and_is_remembered(stub: StubBackend) -> None
     assert np.array_equal(result.output, direct(x, w))
     assert [(f.stage, f.config.pipeline) for f in result.fallbacks] == [("launch", ("mem",))]
     choose.forget()
-    gconv.Runner(chain).run(x, w, PROBLEM)
+    with pytest.warns(choose.FallbackWarning, match="remembered"):
+        gconv.Runner(chain).run(x, w, PROBLEM)
     assert stub.launched == ["mem", "basic_v1", "basic_v1"]
 
 
@@ -193,3 +194,24 @@ def test_warnings_are_not_hidden_by_success(stub: StubBackend) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert gconv.Runner(BASIC).run(*data(PROBLEM), PROBLEM).success
+
+
+@pytest.mark.parametrize("target", ["cpu", "sim:gfx942", "sim:gfx1100"])
+def test_real_targets_read_and_write_any_strides(target: str) -> None:
+    problem = gconv.ConvProblem(N=2, G=2, C=16, K=16, input=(5, 6), filter=(3, 3), pad=((0, 1), (2, 0)), dtype="fp16")
+    epilogue = apply("add", apply("mul", Expr("acc"), operand("scale")), operand("residual"))
+    spec = KernelSpec("strided", ConvParams(), (Operand("residual", "like_y"), Operand("scale", "per_k")), Expr("x"), epilogue)
+    rng = np.random.default_rng(0)
+    wide = rng.standard_normal((2, 5, 14, 40)).astype(np.float16)
+    w = rng.standard_normal((3, 3, 8, 16)).astype(np.float16).transpose(3, 0, 1, 2)
+    residual = np.broadcast_to(rng.standard_normal((1, 4, 6, 1)).astype(np.float16), problem.fused_shape("y"))
+    scale = rng.standard_normal(16).astype(np.float32)
+    given = {"residual": residual, "scale": scale}
+    for x in (wide[:, :, :6, 8:24], wide[:, ::-1, 7:13, 1:17], wide[..., ::2][:, :, :6, :16], wide[:, :, :6, 24:].repeat(1, 0)):
+        for first in (None, 0, 3, 8):
+            holder = np.full((2, 4, 6, 24), np.nan, np.float16)
+            out = None if first is None else holder[:, ::-1, :, first:first + 16]
+            y = runner.execute(spec, None, problem, (x, w), given, out, target, poison=True).output
+            report = gconv.compare(problem, y, x, w, spec, given)
+            assert report.ok, f"{x.strides} {report}"
+            assert np.isnan(holder).sum() == holder.size - (0 if out is None else out.size), "only out is written"
