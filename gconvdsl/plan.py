@@ -6,7 +6,7 @@ The argument block is the C struct ``gconv::ConvArgs`` of backends/include/gconv
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Mapping, Sequence
 
 __all__ = ["ConvArgs", "Launch", "Lowered", "MAX_OPERANDS", "Plan", "TensorView", "fast_divisor", "three"]
@@ -91,12 +91,17 @@ class Launch:
 
 @dataclass(frozen=True)
 class Plan:
-    """Launches in order on one stream, the argument block they share, and the bytes of scratch memory they need."""
+    """Launches in order on one stream, the argument block they share, and the bytes of scratch memory they need.
+
+    What the kernels take for granted of the arrays: ``alignment`` in bytes of the addresses and strides of each tensor they move
+    in vectors, and ``offset_bits`` (32: no block reaches further than with contiguous arrays).
+    """
 
     launches: tuple[Launch, ...]
     args: ConvArgs
     workspace: int = 0
-    notes: tuple[str, ...] = field(default=())
+    alignment: tuple[tuple[str, int], ...] = ()
+    offset_bits: int = 64
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from .errors import error
 from .pipelines import PIPELINES, Pipeline
 from .problem import ConvProblem
 from .tile_cost import lds_bytes, register_limit, registers_per_lane
+from .window import Window, find_window
 
 __all__ = ["RULES", "Case", "Rule", "Violation", "check", "gemms", "lds_bytes", "require"]
 
@@ -68,6 +69,13 @@ class Case:
     def instruction(self) -> Instruction | None:
         """The matrix instruction that the tile uses, if there is one."""
         return self.arch.instruction(self.arithmetic, self.tile.wave_tile) if self.tile else None
+
+    @property
+    def window(self) -> Window | None:
+        """The window that the tile is staged by, where it is."""
+        if self.tile is None or self.instruction is None:
+            return None
+        return find_window(self.problem, self.tile, self.instruction, self.config.num_groups_to_merge or 1, self.arch.lds)
 
     @property
     def threads(self) -> int:
@@ -195,7 +203,10 @@ def _divides(case: Case, axis: int) -> Violation | None:
     tile = case.tile
     if tile is None:
         return None
-    name, size, step = "mn"[axis], tile.block[axis], tile.waves[axis] * tile.wave_tile[axis]
+    name, size, waves = "mn"[axis], tile.block[axis], tile.waves[axis]
+    if axis == 1:
+        waves //= math.gcd(waves, case.config.num_groups_to_merge or 1)
+    step = waves * tile.wave_tile[axis]
     if size % step == 0:
         return None
     return _bad(f"tile.block.{name}", size, f"a multiple of {step}",
@@ -211,7 +222,7 @@ def _block_m(case: Case) -> Violation | None:
     return _divides(case, 0)
 
 
-@_rule("tile.block_n", "block.n is a multiple of waves.n x wave_tile.n.", _WHOLE)
+@_rule("tile.block_n", "block.n is a multiple of waves.n x wave_tile.n; waves are dealt over merged groups first.", _WHOLE)
 def _block_n(case: Case) -> Violation | None:
     return _divides(case, 1)
 
@@ -282,7 +293,7 @@ def _lds(case: Case) -> Violation | None:
     if tile is None:
         return None
     need = lds_bytes(tile, case.problem.dtype, case.pipeline, config.num_groups_to_merge or 1,
-                     double_smem_buffer=config.double_smem_buffer, epilogue=config.epilogue)
+                     double_smem_buffer=config.double_smem_buffer, epilogue=config.epilogue, window=case.window)
     if need <= case.arch.lds:
         return None
     return _bad("tile.block", need, case.arch.lds,
@@ -297,7 +308,7 @@ def _registers(case: Case) -> Violation | None:
     if tile is None:
         return None
     need = registers_per_lane(tile, case.problem.dtype, arch, case.pipeline, case.instruction,
-                              case.config.num_groups_to_merge or 1)
+                              case.config.num_groups_to_merge or 1, case.window)
     limit = register_limit(arch, case.threads)
     if need <= limit:
         return None

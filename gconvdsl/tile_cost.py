@@ -8,10 +8,12 @@ from .archs import Arch, Instruction
 from .config import Tile
 from .dtypes import DTYPES
 from .pipelines import PIPELINES, Pipeline
+from .window import Window
 
 __all__ = ["LDS_PAD_BYTES", "lds_bytes", "register_limit", "registers_per_lane"]
 
 LDS_PAD_BYTES = 16
+_SHUFFLE_PAD = 8
 _ADDRESS_REGISTERS = 32
 _OFFSET_BYTES = 8
 _FMA_DEPTH = 4
@@ -22,24 +24,26 @@ def _pipeline(pipeline: str | Pipeline | None) -> Pipeline | None:
 
 
 def lds_bytes(tile: Tile, dtype: str, pipeline: str | Pipeline | None = None, merge: int = 1, *,
-              double_smem_buffer: bool | None = None, epilogue: str | None = None) -> int:
+              double_smem_buffer: bool | None = None, epilogue: str | None = None, window: Window | None = None) -> int:
     """Bytes of LDS that one block uses, as conv.hpp lays them out; an upper bound where the epilogue is not chosen yet.
 
     A holds block.m and B block.n rows of block.k elements and 16 bytes of padding, which spread the rows over the banks; each
-    LDS buffer and each merged group has both. The cshuffle buffer (fp32, one instruction's rows of every wave, 16 bytes of
-    padding a row) takes the same place after the main loop, so the larger of the two counts. A table of one 8-byte offset for
-    each row of the block follows.
+    LDS buffer and each merged group has both; a ``window`` takes the place of A's rows. The cshuffle buffer (at most fp32, one
+    instruction's rows of every wave, 8 elements of padding a row) takes the same place after the main loop, so the larger of the
+    two counts. A table of one 8-byte offset for each row of the block follows.
     """
     row = _pipeline(pipeline)
     buffers = 2 if double_smem_buffer else row.lds_buffers if row else 1
-    staging = (tile.m + tile.n) * (tile.k * DTYPES[dtype].bytes + LDS_PAD_BYTES) * buffers * merge
-    shuffle = tile.waves[0] * tile.wave_tile[0] * (merge * tile.n * 4 + LDS_PAD_BYTES) if epilogue != "default" else 0
+    line = tile.k * DTYPES[dtype].bytes + LDS_PAD_BYTES
+    rows = window.bytes(dtype, merge) if window else tile.m * line * merge
+    staging = (rows + tile.n * line * merge) * buffers
+    shuffle = tile.waves[0] * tile.wave_tile[0] * (merge * tile.n + _SHUFFLE_PAD) * 4 if epilogue != "default" else 0
     return -(-max(staging, shuffle) // 16) * 16 + tile.m * _OFFSET_BYTES
 
 
 def registers_per_lane(tile: Tile, dtype: str, arch: Arch, pipeline: str | Pipeline | None = None,
                        instruction: Instruction | None = None,
-                       merge: int = 1) -> int:
+                       merge: int = 1, window: Window | None = None) -> int:
     """An estimate of the 32-bit registers of one lane, rounded up.
 
     Accumulators (exact), A and B fragments, the elements staged between global memory and LDS (none with direct loads), and 32
@@ -49,7 +53,8 @@ def registers_per_lane(tile: Tile, dtype: str, arch: Arch, pipeline: str | Pipel
     words = DTYPES[dtype].bytes / 4
     lanes = math.prod(tile.waves) * arch.wave
     stages = 0 if row and row.needs_direct_to_lds else row.prefetch if row else 1
-    staged = (tile.m + tile.n) * tile.k * words / lanes * stages * merge
+    elements = (window.pixels * window.chunk if window else tile.m * tile.k) + tile.n * tile.k
+    staged = elements * words / lanes * stages * merge
     return math.ceil(tile.m * tile.n / lanes * merge + _fragments(tile, words, arch, instruction) + staged) + _ADDRESS_REGISTERS
 
 

@@ -172,9 +172,9 @@ def test_lds_of_a_known_tile():
     assert lds_bytes(TILE, "bf16", "basic_v1") == 80 * 144 + 512
     assert lds_bytes(TILE, "bf16", "compv4") == 2 * 80 * 144 + 512 == lds_bytes(TILE, "bf16", "basic_v1", double_smem_buffer=True)
     assert lds_bytes(TILE, "fp32", "basic_v1", 2) == 80 * (64 * 4 + 16) * 2 + 512
-    # The cshuffle buffer: 4 waves x 32 rows of 128 fp32 and 16 bytes, more than the tiles of a short K-step.
+    # The cshuffle buffer: 4 waves x 32 rows of 128 + 8 fp32, more than the tiles of a short K-step.
     big = Tile((128, 128, 16), (4, 4, 1), (32, 32, 8))
-    shuffled = 128 * (128 * 4 + 16) + 1024
+    shuffled = 128 * (128 + 8) * 4 + 1024
     assert lds_bytes(big, "bf16", "basic_v1", epilogue="cshuffle") == shuffled == lds_bytes(big, "bf16", "basic_v1")
     assert lds_bytes(big, "bf16", "basic_v1", epilogue="default") == 256 * (16 * 2 + 16) + 1024
 

@@ -11,11 +11,6 @@ constexpr long long kPackedFloats = 48 * 1024;  // all packed rows of a unit sho
 constexpr int kUsualRows = 8;
 constexpr long long kUnitsWanted = 64;
 
-template <class T>
-constexpr T largest(T a, T b) { return a > b ? a : b; }
-template <class T>
-constexpr T smallest(T a, T b) { return a < b ? a : b; }
-
 template <class C>
 struct Area {
   using B = Block<C>;
@@ -134,18 +129,18 @@ class PackedSource {
     const bool backward = Block<C>::kBackward;
     const TensorView& view = backward ? a.yv : a.xv;
     const int* size = backward ? a.out : a.in;
-    const SourcePacker<C> packer(a, view, item);
+    SourcePacker<C> packer(a, view, item);
     const T* image = static_cast<const T*>(backward ? a.y : a.x) + unit.image * view.n;
     const long long slots = (unit.row_count - 1) * A::H::advance + unit.h.taps;
     const long long column = unit.w.origin + unit.first_column * A::W::advance * A::W::unit;
+    packer.select(column, A::W::unit, size[2], (points - 1) * A::W::advance + unit.w.taps);
     size_h_ = size[1], first_h_ = unit.h.origin + unit.first_row * A::H::advance * A::H::unit;
     size_d_ = size[0], first_d_ = unit.d.origin + unit.plane * A::D::advance * A::D::unit;
     for (int m = 0; m < unit.d.taps; m++)
       for (long long slot = 0; slot < slots; slot++) {
         if (!inside(m, slot)) continue;
         const long long d = first_d_ + m * A::D::unit, h = first_h_ + slot * A::H::unit;
-        packer.pack(image + d * view.s[0] + h * view.s[1], column, A::W::unit, size[2],
-                    (points - 1) * A::W::advance + unit.w.taps, at(m, slot));
+        packer.pack(image + d * view.s[0] + h * view.s[1], at(m, slot));
       }
   }
 

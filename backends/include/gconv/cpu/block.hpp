@@ -12,6 +12,11 @@
 
 namespace gconv::cpu {
 
+template <class T>
+constexpr T largest(T a, T b) { return a > b ? a : b; }
+template <class T>
+constexpr T smallest(T a, T b) { return a < b ? a : b; }
+
 template <class C>
 struct Block {
   static constexpr bool kBackward = C::direction == Direction::bwd_data;

@@ -22,18 +22,12 @@ class Convolver {
   // Units are cut further by items, items innermost, so that neighbours in memory are worked on together.
   void run(long long task) {
     const long long items = B::items(a_.G), work = a_.N * area_.units_per_image() * items;
-    const long long begin = work * task / a_.splits, end = work * (task + 1) / a_.splits;
-    long long packed_unit = -1, packed_group = -1;
-    for (long long i = begin; i < end; i++) {
-      const long long index = i / items, item = i % items;
+    const long long end = work * (task + 1) / a_.splits;
+    for (long long i = work * task / a_.splits; i < end;) {
+      const long long index = i / items, first = i % items, last = smallest(items, first + end - i);
       const Unit<C> unit(a_, area_, index);
-      if (unit.empty()) continue;
-      const Span whole = unit.whole(width());
-      const Cover<C::points, C::few_points> cover(whole.size());
-      if (index != packed_unit || B::group(item) != packed_group)
-        source_.pack(a_, unit, item, largest(unit.column_count, whole.low + cover.covered()));
-      packed_unit = index, packed_group = B::group(item);
-      compute(unit, item, whole, cover);
+      if (!unit.empty()) compute_items(unit, first, last);
+      i += last - first;
     }
   }
 
@@ -42,6 +36,18 @@ class Convolver {
   static_assert(sizeof(float*) <= kPointerFloats * sizeof(float), "pointers fit their scratch memory");
 
   long long floats() const { return area_.scratch_floats() + 2 * kRows * kPointerFloats; }
+
+  void compute_items(const Unit<C>& unit, long long first, long long last) {
+    const Span whole = unit.whole(width());
+    const Cover<C::points, C::few_points> cover(whole.size());
+    const long long points = largest(unit.column_count, whole.low + cover.covered());
+    long long packed_group = -1;
+    for (long long item = first; item < last; item++) {
+      if (B::group(item) != packed_group) source_.pack(a_, unit, item, points);
+      packed_group = B::group(item);
+      compute(unit, item, whole, cover);
+    }
+  }
 
   void compute(const Unit<C>& unit, long long item, Span whole, const Cover<C::points, C::few_points>& cover) {
     using W = typename A::W;
@@ -105,8 +111,7 @@ class Convolver {
     const TensorView& view = B::kBackward ? a_.xv : a_.yv;
     const long long step = A::W::step * view.s[2];
     const long long first = row + unit.w.first * view.s[2] + (unit.first_column + column) * step;
-    for (long long p = 0; p < points; p++)
-      store_point<C>(a_, B::kBackward ? a_.x : a_.y, lanes, sums + p * B::kWidth, first + p * step);
+    store_points<C>(a_, B::kBackward ? a_.x : a_.y, lanes, sums, points, first, step);
   }
 
   long long width() const { return (B::kBackward ? a_.out : a_.in)[2]; }

@@ -40,27 +40,33 @@ class SourcePacker {
   SourcePacker(const ConvArgs& a, const TensorView& view, long long item)
       : a_(a), view_(view), group_(B::group(item)), groups_(B::groups(a, item)) {
     const bool channels_last = view.c == 1 && (!C::merged || view.g == B::kSource);
+    gaps_ = C::merged && (B::kGroups * B::kTarget != kLanes || groups_ != B::kGroups);
     by_point_ = channels_last && (!C::merged || (kWholeVectors && groups_ == B::kGroups));
   }
 
-  // Points origin + j * unit, 0 <= j < points, of the row that begins at `row`; those outside [0, size) are zeros.
-  void pack(const T* row, long long origin, int unit, long long size, long long points, float* to) const {
-    const long long low = clip(origin < 0 ? ceil_div(-origin, unit) : 0, points);
-    const long long high = clip(origin < size ? ceil_div(size - origin, unit) : 0, points);
-    if (low >= high) return zero(to, points * B::kPixel);
-    const bool gaps = C::merged && (B::kGroups * B::kTarget != kLanes || groups_ != B::kGroups);
-    zero(to, (gaps ? points : low) * B::kPixel);
-    zero(to + high * B::kPixel, (points - high) * B::kPixel);
-    const T* from = row + group_ * view_.g + (origin + low * unit) * view_.s[2];
-    if (by_point_) pack_points(from, unit * view_.s[2], high - low, to + low * B::kPixel);
-    else pack_channels(from, unit * view_.s[2], high - low, to + low * B::kPixel);
+  // The points origin + j * unit, 0 <= j < points, of every row to be packed; those outside [0, size) are zeros.
+  void select(long long origin, int unit, long long size, long long points) {
+    points_ = points, step_ = unit * view_.s[2];
+    low_ = clip(origin < 0 ? ceil_div(-origin, unit) : 0, points);
+    high_ = largest(low_, clip(origin < size ? ceil_div(size - origin, unit) : 0, points));
+    first_ = group_ * view_.g + (origin + low_ * unit) * view_.s[2];
+  }
+
+  void pack(const T* row, float* to) const {
+    zero(to, gaps_ ? points_ : low_);
+    zero(to + high_ * B::kPixel, points_ - high_);
+    if (low_ == high_) return;
+    if (by_point_) pack_points(row + first_, to + low_ * B::kPixel);
+    else pack_channels(row + first_, to + low_ * B::kPixel);
   }
 
  private:
   static long long clip(long long value, long long limit) { return value < limit ? value : limit; }
 
-  static void zero(float* to, long long floats) {
-    for (long long i = 0; i < floats; i++) to[i] = 0.0f;
+  GCONV_CPU_INLINE static void zero(float* to, long long points) {
+    for (long long i = 0; i < points * B::kPixel; i += B::kValue)
+      if constexpr (C::merged) store(to + i, Vec{});
+      else to[i] = 0.0f;
   }
 
   GCONV_CPU_INLINE Vec read_vector(const T* from, long long channel) const {
@@ -77,9 +83,9 @@ class SourcePacker {
   }
 
   // Channels lie side by side.
-  void pack_points(const T* from, long long step, long long points, float* to) const {
+  void pack_points(const T* from, float* to) const {
     const long long channel = group_ * B::kSource;
-    for (long long j = 0; j < points; j++, from += step, to += B::kPixel) {
+    for (long long j = low_; j < high_; j++, from += step_, to += B::kPixel) {
       if constexpr (kWholeVectors) {
         store_spread<B>(to, read_vector(from, channel));
       } else {
@@ -91,14 +97,14 @@ class SourcePacker {
   }
 
   // Any strides: one channel at a time, so that the points of a channels-first tensor are read in order.
-  void pack_channels(const T* from, long long step, long long points, float* to) const {
+  void pack_channels(const T* from, float* to) const {
     for (int g = 0; g < groups_; g++)
       for (int c = 0; c < B::kSource; c++) {
         const T* source = from + g * view_.g + c * view_.c;
         float* target = to + c * B::kValue + (C::merged ? g * B::kTarget : 0);
         const long long channel = (group_ + g) * B::kSource + c;
-        for (long long j = 0; j < points; j++) {
-          const float v = read(source + j * step, channel);
+        for (long long j = 0; j < high_ - low_; j++) {
+          const float v = read(source + j * step_, channel);
           for (int l = 0; l < (C::merged ? B::kTarget : 1); l++) target[j * B::kPixel + l] = v;
         }
       }
@@ -108,7 +114,9 @@ class SourcePacker {
   const TensorView& view_;
   const long long group_;
   const int groups_;
-  bool by_point_;
+  bool by_point_;  // whether whole points can be read at once
+  bool gaps_;      // whether some lanes stay zero
+  long long points_ = 0, low_ = 0, high_ = 0, first_ = 0, step_ = 0;
 };
 
 template <class C, int kAxis>

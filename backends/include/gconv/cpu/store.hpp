@@ -5,23 +5,28 @@
 
 namespace gconv::cpu {
 
-// sums: kWidth floats of one point (changed in place); at: the element offset of that point in the result.
+// sums: kWidth floats for each point (changed in place); at: the element offset of the first point in the result, step: to the next.
 template <class C>
-GCONV_CPU_INLINE void store_point(const ConvArgs& a, void* result, const LaneMap<C>& lanes, float* sums, long long at) {
+GCONV_CPU_INLINE void store_points(const ConvArgs& a, void* result, const LaneMap<C>& lanes, float* sums, long long points,
+                                   long long at, long long step) {
   using R = typename C::Result;
   constexpr int kWidth = LaneMap<C>::kWidth;
-  auto* to = static_cast<typename R::type*>(result) + at;
+  auto* to = static_cast<typename R::type*>(result);
   if (lanes.contiguous && lanes.count == kWidth) {
-    if constexpr (C::has_epilogue)
-      for (int l = 0; l < kWidth; l++) sums[l] = C::epilogue(a, sums[l], lanes.channel + l, at + lanes.offset[0] + l);
-    for (int l = 0; l < kWidth; l += kLanes) R::write_vector(to + lanes.offset[0] + l, load(sums + l));
+    at += lanes.offset[0];
+    for (long long p = 0; p < points; p++, sums += kWidth, at += step) {
+      if constexpr (C::has_epilogue)
+        for (int l = 0; l < kWidth; l++) sums[l] = C::epilogue(a, sums[l], lanes.channel + l, at + l);
+      for (int l = 0; l < kWidth; l += kLanes) R::write_vector(to + at + l, load(sums + l));
+    }
     return;
   }
-  for (int l = 0; l < lanes.count; l++) {
-    const long long offset = lanes.offset[l];
-    if constexpr (C::has_epilogue) sums[l] = C::epilogue(a, sums[l], lanes.channel + l, at + offset);
-    R::write(to + offset, sums[l]);
-  }
+  for (long long p = 0; p < points; p++, sums += kWidth, at += step)
+    for (int l = 0; l < lanes.count; l++) {
+      float value = sums[l];
+      if constexpr (C::has_epilogue) value = C::epilogue(a, value, lanes.channel + l, at + lanes.offset[l]);
+      R::write(to + at + lanes.offset[l], value);
+    }
 }
 
 }  // namespace gconv::cpu

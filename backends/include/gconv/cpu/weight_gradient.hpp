@@ -154,7 +154,7 @@ void reduce(const ConvArgs& a, long long task) {
             for (int l = 0; l < B::kWidth; l++) sums[l] = from[l];
             for (int s = 1; s < a.splits; s++)
               for (int l = 0; l < B::kWidth; l++) sums[l] += from[s * items * P::kItem + l];
-            store_point<C>(a, a.w, lanes, sums, d * a.wv.s[0] + h * a.wv.s[1] + w * a.wv.s[2] + c * a.wv.c);
+            store_points<C>(a, a.w, lanes, sums, 1, d * a.wv.s[0] + h * a.wv.s[1] + w * a.wv.s[2] + c * a.wv.c, 0);
           }
   }
 }

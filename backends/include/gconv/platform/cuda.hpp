@@ -1,0 +1,86 @@
+// The platform layer for NVIDIA GPUs: nvcc, PTX for what CUDA C++ has no spelling for.
+#pragma once
+
+#define GCONV_DEVICE __device__ __forceinline__
+#define GCONV_DEVICE_INLINE GCONV_DEVICE
+#define GCONV_KERNEL extern "C" __global__
+#define GCONV_LAUNCH_BOUNDS(threads, blocks_per_cu) __launch_bounds__(threads, blocks_per_cu)
+// One dynamic array serves all block-shared arrays of a kernel, at offsets known at compile time: static shared memory ends at 48 KB.
+extern __shared__ __align__(16) unsigned char gconv_dynamic_lds[];
+#define GCONV_LDS(T, name, count, byte_offset) T* name = (T*)(gconv_dynamic_lds + (byte_offset))
+#define GCONV_UNROLL _Pragma("unroll")
+
+namespace gconv {
+namespace hw {
+
+constexpr int kWave = 32;
+
+__device__ __forceinline__ int thread_id() { return threadIdx.x; }
+__device__ __forceinline__ int block_id_x() { return blockIdx.x; }
+__device__ __forceinline__ int block_id_y() { return blockIdx.y; }
+__device__ __forceinline__ int block_id_z() { return blockIdx.z; }
+__device__ __forceinline__ int lane_id() { return threadIdx.x & 31; }
+__device__ __forceinline__ int wave_id() { return threadIdx.x >> 5; }
+__device__ __forceinline__ void barrier() { __syncthreads(); }
+__device__ __forceinline__ void raise_priority() {}
+__device__ __forceinline__ void lower_priority() {}
+#define GCONV_SCHED_GROUP_BARRIER(mask, size, group)
+__device__ __forceinline__ unsigned multiply_high(unsigned a, unsigned b) { return __umulhi(a, b); }
+
+__device__ __forceinline__ float f16_to_float(unsigned short bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
+}
+__device__ __forceinline__ unsigned short float_to_f16(float value) {
+  unsigned short bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+__device__ __forceinline__ float bf16_to_float(unsigned short bits) { return __uint_as_float((unsigned)bits << 16); }
+__device__ __forceinline__ unsigned short float_to_bf16(float value) {
+  unsigned short bits;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+  return bits;
+}
+
+template <int Bytes, class Offset>
+__device__ __forceinline__ Raw<Bytes> load_or_zero(const void* base, Offset offset, bool valid) {
+  Raw<Bytes> value = {};
+  if (valid) value = *(const Raw<Bytes>*)((const char*)base + offset);
+  return value;
+}
+
+__device__ __forceinline__ unsigned lds_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+__device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(lds_address(row)) : "memory");
+}
+__device__ __forceinline__ void ldmatrix_x2(unsigned (&r)[2], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1]) : "r"(lds_address(row)) : "memory");
+}
+
+#define GCONV_MMA_K16(name, type)                                                                            \
+  __device__ __forceinline__ void name(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {      \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                            \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                        \
+  }
+GCONV_MMA_K16(mma_m16n8k16_f16, "f16")
+GCONV_MMA_K16(mma_m16n8k16_bf16, "bf16")
+#undef GCONV_MMA_K16
+
+__device__ __forceinline__ unsigned to_tf32(unsigned bits) {
+  unsigned rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(__uint_as_float(bits)));
+  return rounded;
+}
+__device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(to_tf32(a[0])), "r"(to_tf32(a[1])), "r"(to_tf32(a[2])), "r"(to_tf32(a[3])), "r"(to_tf32(b[0])), "r"(to_tf32(b[1])));
+}
+
+}  // namespace hw
+}  // namespace gconv

@@ -1,0 +1,237 @@
+"""Lowering for targets that run blocks of threads: a short HIP C++ source file and the plan that launches it.
+
+The source states compile-time facts as one struct (backends/include/gconv/conv.hpp says which) and instantiates one kernel from
+the headers, plus one that adds up the pieces where the reduction is split. Padding, N, spatial sizes and strides stay out of it:
+one binary serves them all.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from .archs import Arch, Instruction, arch as find_arch, arithmetic
+from .config import KernelConfig, Tile
+from .dtypes import DTYPES
+from .lower_exprs import epilogue_struct, prologue_struct
+from .plan import Launch, Lowered, Plan
+from .problem import ConvProblem
+from .spec import KernelSpec
+from .tile_cost import lds_bytes
+from .window import Window, find_window
+
+__all__ = ["lower"]
+
+_CPP = {"fp32": "float", "fp16": "gconv::f16", "bf16": "gconv::bf16"}
+_DIRECTION = {"forward": "gconv::kForward", "bwd_data": "gconv::kBwdData", "bwd_weight": "gconv::kBwdWeight"}
+_HEADER = {"basic_v1": ("pipeline_basic_v1.hpp", "gconv::BasicV1")}
+_MIN_STEPS_PER_SPLIT = 8
+_MAX_SPLIT_WORKSPACE = 1 << 28      # bytes
+_REDUCE_THREADS = 256
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What the launch and the source both need: the resolved tile, its instruction, and how the work is cut."""
+
+    tile: Tile
+    instruction: Instruction
+    merge: int
+    splits: int
+    partial: bool
+    offset_bits: int
+    window: Window | None = None
+
+
+def lower(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, arch: str) -> Lowered:
+    """The source and plan of ``spec`` on ``problem`` for a GPU arch; the configuration must have passed `rules.check`.
+
+    Returns the configuration with every choice filled in: the vector widths are the widest legal ones.
+    """
+    target = find_arch(arch)
+    shape = _shape(problem, config, target)
+    resolved = config.resolved(
+        tile=shape.tile, pipeline=config.pipeline[0], scheduler=config.scheduler or "intrawave", num_groups_to_merge=shape.merge,
+        split_k=shape.splits, two_stage=shape.partial if problem.direction == "bwd_weight" else config.two_stage,
+        block_per_cu=config.block_per_cu or 1, epilogue=config.epilogue or "cshuffle")
+    source = _source(spec, problem, resolved, shape)
+    return Lowered(source, _plan(problem, resolved, shape, target), resolved, _notes(problem, shape))
+
+
+# --- cutting the work
+
+def _rows(problem: ConvProblem) -> int:
+    if problem.direction != "bwd_data":
+        return problem.gemm.m
+    return problem.N * math.prod(-(-size // stride) for size, stride in zip(problem.input, problem.stride))
+
+
+def _tiles(problem: ConvProblem, tile: Tile) -> tuple[int, int]:
+    """Tiles along m (of the largest stride phase for bwd_data) and n."""
+    return -(-_rows(problem) // tile.m), -(-problem.gemm.n // tile.n)
+
+
+def _shape(problem: ConvProblem, config: KernelConfig, target: Arch) -> _Shape:
+    tile = config.tile_for(target.family)
+    assert tile is not None, "the choice has filled in the tile"
+    instruction = target.instruction(arithmetic(problem.dtype, config.precision), tile.wave_tile)
+    assert instruction is not None, "rules.check has passed"
+    merge = config.num_groups_to_merge or 1
+    splits = config.split_k or _automatic_splits(problem, tile, merge, target)
+    partial = splits > 1 or (bool(config.two_stage) and problem.direction == "bwd_weight")
+    window = find_window(problem, tile, instruction, merge, target.lds)
+    return _Shape(_with_vectors(problem, tile, partial), instruction, merge, splits, partial, _offset_bits(problem, tile, splits), window)
+
+
+def _automatic_splits(problem: ConvProblem, tile: Tile, merge: int, target: Arch) -> int:
+    """Pieces of a bwd_weight reduction: enough blocks for twice the compute units, long enough pieces, a bounded workspace.
+
+    The number depends on the problem, the tile and the arch only, never on the machine's load: results stay bitwise equal.
+    """
+    if problem.direction != "bwd_weight":
+        return 1
+    m, n = _tiles(problem, tile)
+    blocks = m * n * (problem.G // merge)
+    steps = -(-problem.gemm.k // tile.k)
+    result = math.prod(problem.shape("w")) * 4
+    wanted = -(-2 * target.compute_units // blocks)
+    return max(1, min(wanted, steps // _MIN_STEPS_PER_SPLIT, _MAX_SPLIT_WORKSPACE // result))
+
+
+def _offset_bits(problem: ConvProblem, tile: Tile, splits: int) -> int:
+    """32 where every byte offset inside a block fits: the images a block touches, and one group's weights."""
+    size = DTYPES[problem.dtype].bytes
+    pixels = max(1, math.prod(problem.output))
+    rows = -(-problem.gemm.k // splits) if problem.direction == "bwd_weight" else tile.m
+    images = min(problem.N, -(-rows // pixels) + 1)
+    spans = [images * math.prod(problem.shape(t)[1:] if problem.N else ()) * size for t in "xy"]
+    weights = math.prod(problem.shape("w")) * max(size, 4)
+    return 32 if max(*spans, weights) < 1 << 31 else 64
+
+
+# --- vector widths
+
+def _width(limit: int, dtype: str, contiguous: bool, *sizes: int) -> int:
+    """The widest power of two up to ``limit`` and 16 bytes that divides every size; 1 where neighbours are apart in memory."""
+    width = min(limit, 16 // DTYPES[dtype].bytes)
+    width = 1 << (width.bit_length() - 1)
+    while width > 1 and any(size % width for size in sizes):
+        width //= 2
+    return width if contiguous else 1
+
+
+def _with_vectors(problem: ConvProblem, tile: Tile, partial: bool) -> Tile:
+    """The tile with the vector widths that the problem's channels and layout admit.
+
+    Pieces of a split reduction (``partial``) are stored densely as floats.
+    """
+    a, b, c = tile.vector
+    stored = "fp32" if partial else problem.out_dtype
+    x, w, y = (problem.views()[t].c == 1 for t in "xwy")
+    Cg, Kg, m, n, k = problem.Cg, problem.Kg, tile.m, tile.n, tile.k
+    if problem.direction == "forward":
+        widths = _width(a, problem.dtype, x, Cg, k), _width(b, problem.dtype, w, Cg, k), _width(c, stored, y or partial, Kg, n)
+    elif problem.direction == "bwd_data":
+        widths = _width(a, problem.dtype, y, Kg, k), _width(b, problem.dtype, w, Cg, n), _width(c, stored, x or partial, Cg, n)
+    else:
+        widths = _width(a, problem.dtype, y, Kg, m), _width(b, problem.dtype, x, Cg, n), _width(c, stored, w or partial, Cg, n)
+    return Tile(tile.block, tile.waves, tile.wave_tile, widths, tile.name)
+
+
+# --- source
+
+def _source(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, shape: _Shape) -> str:
+    header, pipeline = _HEADER[config.pipeline[0]]
+    facts = _facts(spec, problem, config, shape)
+    body = [f'#include "gconv/conv.hpp"\n#include "gconv/{header}"']
+    if not spec.is_bare:
+        body.append('#include "gconv/math.hpp"')
+    body.append(f"\nnamespace {{\n{prologue_struct(spec)}\n{epilogue_struct(spec, _CPP[problem.out_dtype])}\n")
+    body.append("struct Facts {\n" + "\n".join(f"  {line}" for line in facts) + "\n};\n}  // namespace\n")
+    body.append(f"using Kernel = gconv::ConvKernel<Facts, {pipeline}>;")
+    body.append(_entry("gconv_main", "Kernel::kThreads", config.block_per_cu or 1, "Kernel"))
+    if shape.partial:
+        body.append(_entry("gconv_reduce", str(_REDUCE_THREADS), 1, "gconv::ReduceSplits<Facts>"))
+    return "\n".join(body) + "\n"
+
+
+def _entry(name: str, threads: str, blocks: int, run: str) -> str:
+    return f"GCONV_KERNEL void GCONV_LAUNCH_BOUNDS(({threads}), {blocks}) {name}(gconv::ConvArgs args) {{ {run}::run(args); }}"
+
+
+def _int3(values: tuple[int, ...]) -> str:
+    padded = (1,) * (3 - len(values)) + tuple(values)
+    return f"gconv::Int3<{', '.join(map(str, padded))}>"
+
+
+def _facts(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, shape: _Shape) -> list[str]:
+    tile, forward, weight = shape.tile, problem.direction == "forward", problem.direction == "bwd_weight"
+    x, w, y = (problem.views()[t].c == 1 for t in "xwy")
+    along_a = not weight and (x if forward else y)
+    constants = {
+        "kAxes": problem.ndim, "kCg": problem.Cg, "kKg": problem.Kg, "kM": tile.m, "kN": tile.n, "kK": tile.k, "kWavesM": tile.waves[0],
+        "kWavesN": tile.waves[1], "kMerge": shape.merge, "kVecA": tile.vector[0], "kVecB": tile.vector[1], "kVecC": tile.vector[2],
+    }
+    box = shape.window.box if shape.window else (1, 1, 1)
+    constants.update(kChunk=shape.window.chunk if shape.window else 0, kBoxImages=shape.window.images if shape.window else 1)
+    flags = {"kWindow": shape.window is not None, "kAlongKA": along_a, "kAlongKB": forward, "kPartial": shape.partial, "kShuffle": config.epilogue == "cshuffle",
+             "kInterwave": config.scheduler == "interwave",
+             "kLikeY": not shape.partial and any(spec.kind(name) == "like_y" for name in spec.epilogue.operands)}
+    return [
+        f"static constexpr gconv::Direction kDirection = {_DIRECTION[problem.direction]};",
+        *(f"using {name} = {_int3(getattr(problem, name.lower()))};" for name in ("Filter", "Stride", "Dilation")),
+        *(f"static constexpr int {name} = {value};" for name, value in constants.items()),
+        *(f"static constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()),
+        f"using Box = {_int3(box)};",
+        f"using In = {_CPP[problem.dtype]};",
+        f"using Out = {_CPP[problem.out_dtype]};",
+        f"using Offset = {'unsigned' if shape.offset_bits == 32 else 'unsigned long long'};",
+        f"using Instruction = gconv::{shape.instruction.name};",
+        "using Prologue = ::Prologue;",
+        "using Epilogue = ::Epilogue;",
+    ]
+
+
+# --- plan
+
+def _plan(problem: ConvProblem, config: KernelConfig, shape: _Shape, target: Arch) -> Plan:
+    args = problem.args(shape.splits)
+    if problem.N == 0 and problem.direction != "bwd_weight":
+        return Plan((), args)
+    m, n = _tiles(problem, shape.tile)
+    if shape.window:
+        m = shape.window.blocks(problem)
+    phases = math.prod(problem.stride) if problem.direction == "bwd_data" else 1
+    threads = math.prod(shape.tile.waves) * target.wave
+    shared = lds_bytes(shape.tile, problem.dtype, config.pipeline[0], shape.merge, epilogue=config.epilogue, window=shape.window) if target.family == "nvidia" else 0
+    launches = [Launch("gconv_main", (m * n * (problem.G // shape.merge), phases * shape.splits, 1), threads, shared)]
+    workspace = 0
+    if shape.partial:
+        elements = math.prod(problem.shape(problem.result))
+        workspace = elements * 4 * shape.splits
+        blocks = -(-elements // _REDUCE_THREADS)
+        launches.append(Launch("gconv_reduce", (min(blocks, 65536), -(-blocks // 65536), 1), _REDUCE_THREADS))
+    return Plan(tuple(launches), args, workspace, offset_bits=shape.offset_bits,
+                alignment=_alignment(problem, shape))
+
+
+def _alignment(problem: ConvProblem, shape: _Shape) -> tuple[tuple[str, int], ...]:
+    a, b, c = shape.tile.vector
+    tensors = {"forward": "xwy", "bwd_data": "ywx", "bwd_weight": "yxw"}[problem.direction]
+    size, out = DTYPES[problem.dtype].bytes, DTYPES[problem.out_dtype].bytes
+    return tuple(zip(tensors, (a * size, b * size, out if shape.partial else c * out)))
+
+
+def _notes(problem: ConvProblem, shape: _Shape) -> tuple[str, ...]:
+    notes = [f"implicit GEMM, {shape.instruction.name}, m x n x k = {problem.gemm.m} x {problem.gemm.n} x {problem.gemm.k} per group"]
+    if shape.window:
+        notes.append(f"the input is staged by windows of {shape.window.pixels} pixels and {shape.window.chunk} channels, once for all taps")
+    if shape.merge > 1:
+        notes.append(f"{shape.merge} groups share a block")
+    if shape.splits > 1:
+        notes.append(f"the reduction is cut into {shape.splits} pieces, added up in order from an fp32 workspace")
+    if problem.direction == "bwd_data" and math.prod(problem.stride) > 1:
+        notes.append(f"{math.prod(problem.stride)} stride phases, each with its own taps")
+    if shape.offset_bits == 64:
+        notes.append("64-bit offsets: a block reaches over 2 GiB")
+    return tuple(notes)
