@@ -64,7 +64,7 @@ def _option_kind(name: str) -> Kind:
 
 
 SWEEP: dict[str, Kind] = {
-    "tile": Kind("tile", "the name of a tile, a size such as 64x16x64, or { FAMILY: TILE ... }"),
+    "tile": Kind("tile", "the name of a tile, a size such as 64x16x64, or tiles by family such as { cdna: m64 }"),
     "pipeline": Kind("chain", "a pipeline such as compv3, or a chain such as compv4 -> basic_v1", tuple(PIPELINES), "pipeline"),
     **{option_field(name): _option_kind(name) for name in OPTIONS},
 }

@@ -72,7 +72,7 @@ def _space(tokens: list[str], i: int) -> str:
 def _begins_item(tokens: list[str], i: int) -> bool:
     """Whether token ``i`` begins a field, a clause or a condition after another one on the same line."""
     before, after = tokens[i - 1], tokens[i + 1] if i + 1 < len(tokens) else ""
-    if not re.fullmatch(r"[^\W\d]\w*", tokens[i]) or before in ("{", "let", "=", ",", "->", "in"):
+    if not re.fullmatch(r"[^\W\d]\w*", tokens[i]) or before in ("{", "(", "let", "=", ",", "->", "in"):
         return False
     if before == "}" or after in ("=", ":"):
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from gconvdsl.config import KernelConfig, Tile
 from gconvdsl.errors import GconvError
 from gconvdsl.expr import Expr, apply, const, operand
-from gconvdsl.grammar import check_file, load, loads
+from gconvdsl.grammar import check_file, format_text, load, loads
+from gconvdsl.grammar.fields import KERNEL as KERNEL_FIELDS, PROBLEM as PROBLEM_FIELDS, TILE as TILE_FIELDS
 from gconvdsl.problem import ConvProblem
 from gconvdsl.spec import ConvParams, KernelSpec, Operand
 
@@ -195,3 +197,33 @@ def test_a_long_chain_of_includes_ends(tmp_path: Path) -> None:
 def test_lark_is_imported_on_first_use() -> None:
     code = "import sys, gconvdsl.grammar as g; assert 'lark' not in sys.modules; g.loads(''); assert 'lark' in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_example_holds_every_grouped_convolution_of_resnext50() -> None:
+    layers = {(128, 56, 1), (256, 56, 2), (256, 28, 1), (512, 28, 2), (512, 14, 1), (1024, 14, 2), (1024, 7, 1)}
+    read = load(ROOT / "examples" / "resnext50.gconv")
+    expected = {ConvProblem(N=1, G=32, C=c, K=c, input=(size, size), filter=(3, 3), stride=stride, pad=1) for c, size, stride in layers}
+    assert set(read.problems.values()) == expected
+    jobs = [(problem.as_("forward"), problem.direction) for run in read.runs for _, problem in read.jobs(run)]
+    assert set(jobs) == {(problem, direction) for problem in expected for direction in ("forward", "bwd_data", "bwd_weight")}
+
+
+def test_the_example_is_in_canonical_style() -> None:
+    text = (ROOT / "examples" / "resnext50.gconv").read_text()
+    assert format_text(text) == text
+
+
+def test_the_documented_file_is_valid() -> None:
+    text = (ROOT / "docs" / "language.md").read_text().split("```")[1].strip("\n")
+    assert format_text(text + "\n") == text + "\n"
+    assert list(loads(text).sweeps) == ["all"]
+
+
+def test_every_field_of_the_objects_can_be_written() -> None:
+    assert set(PROBLEM_FIELDS) == {one.name for one in dataclasses.fields(ConvProblem)} - {"name"}
+    assert set(TILE_FIELDS) == {one.name for one in dataclasses.fields(Tile)} - {"name"}
+    names = {one.name for one in dataclasses.fields(KernelConfig)} - {"epilogue"} | {"store"}
+    assert set(KERNEL_FIELDS) == names | {"prologue", "epilogue"}
