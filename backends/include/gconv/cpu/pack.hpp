@@ -47,8 +47,8 @@ class SourcePacker {
   // The points origin + j * unit, 0 <= j < points, of every row to be packed; those outside [0, size) are zeros.
   void select(long long origin, int unit, long long size, long long points) {
     points_ = points, step_ = unit * view_.s[2];
-    low_ = clip(origin < 0 ? ceil_div(-origin, unit) : 0, points);
-    high_ = largest(low_, clip(origin < size ? ceil_div(size - origin, unit) : 0, points));
+    low_ = smallest(origin < 0 ? ceil_div(-origin, unit) : 0LL, points);
+    high_ = largest(low_, smallest(origin < size ? ceil_div(size - origin, unit) : 0LL, points));
     first_ = group_ * view_.g + (origin + low_ * unit) * view_.s[2];
   }
 
@@ -61,8 +61,6 @@ class SourcePacker {
   }
 
  private:
-  static long long clip(long long value, long long limit) { return value < limit ? value : limit; }
-
   GCONV_CPU_INLINE static void zero(float* to, long long points) {
     for (long long i = 0; i < points * B::kPixel; i += B::kValue)
       if constexpr (C::merged) store(to + i, Vec{});
