@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Iterator
 
 from . import env
 from .build import Built, build, lower
-from .config import KernelConfig, Tile
+from .config import KernelConfig
 from .errors import CompileError, GconvError, LaunchError, NoKernelError, error
 from .pipelines import PIPELINES
 from .problem import ConvProblem
@@ -182,7 +182,7 @@ def _with_tile(problem: ConvProblem, config: KernelConfig, arch: str, passed: li
         passed.append(Fallback(config.resolved(tile=declared), "tile", reason))
     elif config.tile is not None:
         passed.append(Fallback(config, "tile", f"no tile is declared for the family {family} of {arch}"))
-    return config.resolved(tile=_chosen_tile(problem, config, arch))
+    return _with_chosen_tile(problem, config, arch)
 
 
 def _pipelines(config: KernelConfig) -> tuple[str, ...]:
@@ -190,16 +190,17 @@ def _pipelines(config: KernelConfig) -> tuple[str, ...]:
     return config.pipeline or tuple(name for name, row in PIPELINES.items() if row.available)
 
 
-def _chosen_tile(problem: ConvProblem, config: KernelConfig, arch: str) -> Tile | None:
-    """A tile for the first of the pipelines that has one; None if none has, which the rules then explain."""
-    from .tiles import default_tile
+def _with_chosen_tile(problem: ConvProblem, config: KernelConfig, arch: str) -> KernelConfig:
+    """With a tile for the first of the pipelines that has one, and groups to merge; without if none has, which the rules then explain."""
+    from .tiles import default_config
 
     for name in _pipelines(config):
         try:
-            return default_tile(problem, arch, config=_with_pipeline(config.resolved(tile=None), name))
+            chosen = default_config(problem, arch, _with_pipeline(config.resolved(tile=None), name))
         except NoKernelError:
             continue
-    return None
+        return config.resolved(tile=chosen.tile, num_groups_to_merge=chosen.num_groups_to_merge)
+    return config.resolved(tile=None)
 
 
 def _tile_misfit(problem: ConvProblem, config: KernelConfig, arch: str) -> str:

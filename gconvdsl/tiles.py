@@ -17,12 +17,14 @@ from .errors import error
 from .pipelines import PIPELINES
 from .problem import ConvProblem
 from .rules import check, gemms
-from .tile_cost import lds_bytes
+from .tile_cost import lds_bytes, registers_per_lane
+from .window import find_window
 
-__all__ = ["candidates", "default_tile"]
+__all__ = ["candidates", "default_config", "default_tile", "window_tiles"]
 
 _DEPTHS = (16, 32, 64)
 _MULTIPLES = (1, 2, 4, 8, 16)
+_LINE = 128                          # bytes of a line of memory
 _LONGEST_SIDE, _LARGEST_AREA, _MOST_WAVES = 256, 128 * 128, 4
 # Per compute unit and cycle: multiply-adds of a 16-bit and of an fp32 instruction, bytes from memory, bytes from LDS.
 _HALF_RATE, _FLOAT_RATE, _MEMORY_RATE, _LDS_RATE = 1024, 128, 64, 128
@@ -57,6 +59,79 @@ def candidates(problem: ConvProblem, arch: str | Arch, limit: int = 12) -> list[
     tiles = itertools.islice(_ranked(problem, found, KernelConfig()), 4 * limit)
     every = (row.resolved(tile=tile) for tile in tiles for row in rows)
     return list(itertools.islice((config for config in every if not check(problem, config, found)), limit))
+
+
+def default_config(problem: ConvProblem, arch: str | Arch, config: KernelConfig) -> KernelConfig:
+    """``config`` with a tile, and the number of merged groups where that is left open too.
+
+    A window tile (window.py) with merged groups is taken where it is expected to be faster than staging row by row.
+    """
+    found = find_arch(arch)
+    rows = config.resolved(tile=default_tile(problem, arch, config=config.resolved(tile=None)))
+    if found.family == "cpu":
+        return rows
+    asked = [config.resolved(tile=tile, num_groups_to_merge=merge) for tile, merge in window_tiles(problem, found)
+             if config.num_groups_to_merge in (None, merge)]
+    legal = (one for one in asked if not _tile_faults(problem, one, found))
+    best = min(legal, key=lambda one: _window_cost(problem, one, found), default=None)
+    if best is None or _window_cost(problem, best, found) >= _ranked_cost(problem, rows, found):
+        return rows
+    return best
+
+
+def _ranked_cost(problem: ConvProblem, config: KernelConfig, arch: Arch) -> float:
+    parts = Counter(gemms(problem))
+    tile = config.tile_for(arch.family)
+    assert tile is not None
+    return sum(_cost(part, tile, problem, arch, config) * count for part, count in parts.items())
+
+
+def window_tiles(problem: ConvProblem, arch: Arch) -> list[tuple[Tile, int]]:
+    """Tiles that ask for window staging, each with the groups to merge so that a pixel's channels fill a line of memory."""
+    forward = problem.direction == "forward"
+    channels, columns = (problem.Cg, problem.Kg) if forward else (problem.Kg, problem.Cg)
+    size = DTYPES[problem.dtype].bytes
+    found = []
+    for one in arch.instructions_for(problem.dtype):
+        chunk = max((c for c in (1, 2, 4) if channels % (c * one.k) == 0), default=0) * one.k
+        n = -(-min(columns, 64) // max(one.n, 16)) * max(one.n, 16)
+        if not chunk or one.name == "fma":
+            continue
+        merge = max(d for d in (1, 2, 4, 8) if problem.G % d == 0 and d * chunk * size <= max(_LINE, chunk * size))
+        for rows in (4, 7, 8, 14, 16):
+            found += [(Tile((rows * one.m, n, problem.taps * chunk), waves, (one.m, one.n, one.k), (16 // size,) * 3), merge)
+                      for waves in _window_waves(rows, merge * n // one.n, merge)]
+    return found
+
+
+def _window_waves(rows: int, columns: int, merge: int) -> list[Size]:
+    """Ways to deal up to 8 waves over rows and the columns of merged groups."""
+    return [(m, n, 1) for m in (1, 2, 4) for n in (1, 2, 4, 8) if rows % m == 0 and columns % n == 0 and 2 <= m * n <= 8
+            and (n <= merge or n % merge == 0)]
+
+
+def _window_cost(problem: ConvProblem, config: KernelConfig, arch: Arch) -> float:
+    """Cycles like `_cost`, for a window tile: pixels are loaded once, and every tap reads them from LDS."""
+    tile = config.tile_for(arch.family)
+    assert tile is not None
+    merge, size = config.num_groups_to_merge or 1, DTYPES[problem.dtype].bytes
+    instruction = arch.instruction(problem.dtype, tile.wave_tile)
+    window = find_window(problem, tile, instruction, merge, arch.lds) if instruction else None
+    if window is None:
+        return math.inf
+    forward = problem.direction == "forward"
+    channels, columns = (problem.Cg, problem.Kg) if forward else (problem.Kg, problem.Cg)
+    steps, blocks = channels // window.chunk, window.blocks(problem) * -(-columns // tile.n) * (problem.G // merge)
+    lds = lds_bytes(tile, problem.dtype, config.pipeline[0] if config.pipeline else None, merge, window=window)
+    threads = math.prod(tile.waves) * arch.wave
+    registers = registers_per_lane(tile, problem.dtype, arch, None, instruction, merge, window)
+    resident = max(1, min(_MOST_RESIDENT, arch.lds // lds, arch.max_threads * 2 // threads, arch.register_file // (registers * threads)))
+    loaded = (window.pixels * window.chunk + tile.n * tile.k) * merge * size
+    reads = tile.m * tile.k * merge * size * max(1, tile.waves[1] // merge)
+    stored = 3 * tile.m * tile.n * merge * size
+    cycles = steps * (tile.m * tile.n * tile.k * merge / (_HALF_RATE if size == 2 else _FLOAT_RATE) + loaded / _MEMORY_RATE + reads / _LDS_RATE)
+    work = math.ceil(blocks / arch.compute_units) * (cycles + stored / _LDS_RATE)
+    return work + math.ceil(blocks / (arch.compute_units * resident)) * (steps * _STEP_WAIT + _BLOCK_WAIT)
 
 
 def _tile_faults(problem: ConvProblem, config: KernelConfig, arch: Arch) -> bool:

@@ -81,7 +81,7 @@ BREAKS = [
     ("limit.grid", {"N": 1 << 24}, {}, "gfx942", str((1 << 24) * 196 // 64 * 6)),  # 196 outputs an image, 64 a block, 6 groups
     ("limit.grid", {"N": 1 << 13, "direction": "bwd_weight"}, {"split_k": 1 << 16, **tile(block=(64, 16, 16))}, "gfx942",
      "65536"),
-    ("tile.lds", {}, {"tile": Tile((128, 128, 16), (4, 4, 1), (32, 32, 8))}, "gfx942", str(128 * 528 + 1024)),
+    ("tile.lds", {}, {"tile": Tile((128, 128, 16), (4, 4, 1), (32, 32, 8))}, "gfx942", str(128 * 136 * 4 + 1024)),
 ]
 
 
