@@ -12,6 +12,7 @@ from .printer import dumps
 from .statements import Bench, Clause, Epilogue, Let, Module, Run, Sweep
 
 __all__ = [
-    "Bench", "Clause", "Condition", "Epilogue", "Let", "Module", "Run", "Sweep", "check_file", "check_text", "dumps", "format_text", "load",
+    "Bench", "Clause", "Condition", "Epilogue", "Let", "Module", "Run", "Sweep", "check_file", "check_text", "dumps",
+    "format_text", "load",
     "loads",
 ]

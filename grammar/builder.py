@@ -106,8 +106,10 @@ class Builder(Scope):
         """The operands of a parameter list; ``first`` is the name that must lead it, without a kind."""
         params = [part.children for group in parts(tree, "params") for part in parts(group, "param")]
         if first and (not params or params[0][0] != first or len(params[0]) > 1):
-            raise error("syntax.expected", found=f'"{params[0][0]}"' if params else "no parameter", expected=f'"{first}" as the first parameter',
-                        hint=f"Write epilogue NAME({first}, bias: per_k) = ...", loc=self.loc(params[0][0] if params else tree.children[1]))
+            raise error("syntax.expected", found=f'"{params[0][0]}"' if params else "no parameter",
+                        expected=f'"{first}" as the first parameter',
+                        hint=f"Write epilogue NAME({first}, bias: per_k) = ...",
+                        loc=self.loc(params[0][0] if params else tree.children[1]))
         self.unique([param[0] for param in params], "operand")
         made = [self.attempt(partial(self._operand, param), self.loc(param[0])) for param in params[1 if first else 0:]]
         return tuple(one for one in made if one is not FAULTY)
@@ -141,12 +143,14 @@ class Builder(Scope):
 
     def _applied(self, declared: Epilogue, node: Node, args: tuple[Expr, ...], kinds: Mapping[str, str]) -> Expr:
         if len(args) != 1 + len(declared.operands):
+            names = ", ".join(["acc", *(one.name for one in declared.operands)])
             raise error("trace.args", function=node.value, got=len(args),
-                        expected=f"{1 + len(declared.operands)} arguments ({', '.join(['acc', *(one.name for one in declared.operands)])})")
+                        expected=f"{1 + len(declared.operands)} arguments ({names})")
         for one, given, arg in zip(declared.operands, args[1:], node.args[1:]):
             kind = kinds.get(str(given.value)) if given.op == "operand" else None
             if kind not in (None, one.kind):
-                raise error("syntax.value", field=f"The argument {one.name} of {node.value}", value=arg.text, expected=f"{one.kind}, not {kind}",
+                raise error("syntax.value", field=f"The argument {one.name} of {node.value}", value=arg.text,
+                            expected=f"{one.kind}, not {kind}",
                             hint="", loc=self.loc(arg))
         leaves = [_LEAVES["acc"], *(operand(one.name) for one in declared.operands)]
         return substitute(declared.expr, dict(zip(leaves, args)))
@@ -172,14 +176,16 @@ class Builder(Scope):
         def build(values: dict[str, Any]) -> KernelSpec:
             expressions = {field: values.pop(field) for field in ("prologue", "epilogue") if field in values}
             config = KernelConfig(**{_OPTION_OF[field]: value for field, value in values.items()})
-            return KernelSpec(str(name), conv, tuple(operands), config=config, directions=directions, loc=self.loc(name), **expressions)
+            return KernelSpec(str(name), conv, tuple(operands), config=config, directions=directions, loc=self.loc(name),
+                              **expressions)
 
         return FAULTY if conv is FAULTY or len(self.report.errors) > before else self.make(name, fields, build)
 
     def _conv(self, tree: Any, name: Any, direction: str) -> Any:
         blocks = parts(tree, "conv")
         if len(blocks) > 1:
-            raise error("syntax.duplicate", what="The block", name="conv", line=self.loc(blocks[0].children[0]).line, loc=self.loc(blocks[1].children[0]))
+            raise error("syntax.duplicate", what="The block", name="conv", line=self.loc(blocks[0].children[0]).line,
+                        loc=self.loc(blocks[1].children[0]))
         fields = self.fields(blocks[0], CONV, "conv", self.plain) if blocks else {}
         return self.make(name, fields, lambda values: ConvParams(**{"direction": direction, **values}))
 
@@ -201,7 +207,8 @@ class Builder(Scope):
         known = {one.name: one.kind for one in operands}
         for one in declared.operands:
             if known.setdefault(one.name, one.kind) != one.kind:
-                raise error("syntax.value", field=f"The operand {one.name}", value=known[one.name], expected=f"{one.kind} for the epilogue {name}", hint="")
+                raise error("syntax.value", field=f"The operand {one.name}", value=known[one.name],
+                            expected=f"{one.kind} for the epilogue {name}", hint="")
         operands += [one for one in declared.operands if one not in operands]
         return declared.expr
 
@@ -241,9 +248,10 @@ class Builder(Scope):
 
     def _inline_tile(self, kind: Kind, node: Node, value: tuple[Any, ...]) -> Tile:
         try:
-            return Tile(block=value)               
+            return Tile(block=value)
         except GconvError:
-            raise error("syntax.value", field="tile", value=size_text(value), expected=kind.expected, hint="", loc=self.loc(node)) from None
+            raise error("syntax.value", field="tile", value=size_text(value), expected=kind.expected, hint="",
+                        loc=self.loc(node)) from None
 
     def _family_tiles(self, tree: Any) -> Any:
         names = [token for token in tree.children if getattr(token, "type", "") == "NAME"]
@@ -280,7 +288,8 @@ class Builder(Scope):
                 clause = self.attempt(partial(self._clause, field, part, name), self.loc(part))
                 found += [clause] if clause is not FAULTY else []
         if not parts(tree, "clause") and str(name) not in self.damaged:
-            raise error("syntax.missing", what="The sweep", name=str(name), field="at least one clause", hint="Write for example pipeline in *.")
+            raise error("syntax.missing", what="The sweep", name=str(name), field="at least one clause",
+                        hint="Write for example pipeline in *.")
         return tuple(found)
 
     def _clause(self, field: Any, part: Any, name: Any) -> Clause:
@@ -296,7 +305,8 @@ class Builder(Scope):
             if made is not FAULTY:
                 values.append(getattr(_checked(_OPTION_OF[field], made, self.loc(one)), _OPTION_OF[field]))
         if not parts(value, "expr") + parts(value, "chain") + parts(value, "families"):
-            raise error("syntax.empty_sweep", name=str(name), clause=f"{field} in {{ }}", hint=f"Write {field} in *, or give it {SWEEP[field].expected}.")
+            raise error("syntax.empty_sweep", name=str(name), clause=f"{field} in {{ }}",
+                        hint=f"Write {field} in *, or give it {SWEEP[field].expected}.")
         return tuple(dict.fromkeys(values))
 
     def _run(self, tree: Any) -> None:
@@ -306,8 +316,10 @@ class Builder(Scope):
         if isinstance(spec, KernelSpec):
             for direction in directions:
                 if spec.direction != "forward" and direction not in spec.directions:
-                    raise error("syntax.value", field=f"The direction of {kernel}", value=direction, expected=f"one of: {', '.join(spec.directions)}",
-                                hint="A kernel declared for forward runs in all three.", loc=self.loc(parts(tree, "directions")[0]))
+                    raise error("syntax.value", field=f"The direction of {kernel}", value=direction,
+                                expected=f"one of: {', '.join(spec.directions)}",
+                                hint="A kernel declared for forward runs in all three.",
+                                loc=self.loc(parts(tree, "directions")[0]))
         problems = self.references(names_of(parts(tree, "names")[0]), "problem")
         if spec is not FAULTY:
             self.statements.append(Run(str(kernel), problems, directions, self.loc(tree)))
@@ -315,10 +327,12 @@ class Builder(Scope):
     def _bench(self, tree: Any) -> None:
         items, problems = parts(tree, "names")
         files = [token for token in tree.children if getattr(token, "type", "") == "STRING"]
-        bench = Bench(self.references(names_of(items), "kernel", "sweep"), self.references(names_of(problems), "problem"), self.directions(tree),
+        bench = Bench(self.references(names_of(items), "kernel", "sweep"), self.references(names_of(problems), "problem"),
+                      self.directions(tree),
                       str(files[0])[1:-1] if files else None, self.loc(tree))
         if bench.file == "":
-            raise error("syntax.value", field="The file of bench", value='""', expected="a file name", hint="", loc=self.loc(files[0]))
+            raise error("syntax.value", field="The file of bench", value='""', expected="a file name", hint="",
+                        loc=self.loc(files[0]))
         self.statements.append(bench)
 
     def _include(self, tree: Any) -> None:

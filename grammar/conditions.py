@@ -1,7 +1,7 @@
 """The conditions of sweeps: exact arithmetic and comparisons over the tile and the problem.
 
-A condition reads ``tile.m``, ``tile.n``, ``tile.k``, the numbers of the problem (``N G C K Cg Kg ndim taps depth``, ``gemm.m``, ``gemm.n``,
-``gemm.k``), and compares its sizes and words (``filter == 1x1``, ``dtype == bf16``) for equality.
+A condition reads ``tile.m``, ``tile.n``, ``tile.k``, the numbers of the problem (``N G C K Cg Kg ndim taps depth``, ``gemm.m``,
+``gemm.n``, ``gemm.k``), and compares its sizes and words (``filter == 1x1``, ``dtype == bf16``) for equality.
 """
 
 from __future__ import annotations
@@ -28,15 +28,20 @@ SIZES = ("input", "filter", "stride", "pad", "dilation", "output")
 WORDS = ("dtype", "out_dtype", "layout", "direction")
 
 _BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": Fraction, "%": operator.mod, "<": operator.lt, "<=": operator.le,
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": Fraction, "%": operator.mod, "<": operator.lt,
+    "<=": operator.le,
     ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
 }
-_LEVEL = {"or": 1, "and": 2, "not": 3, "<": 4, "<=": 4, ">": 4, ">=": 4, "==": 4, "!=": 4, "+": 5, "-": 5, "*": 6, "/": 6, "%": 6, "neg": 7}
+_LEVEL = {"or": 1, "and": 2, "not": 3, "<": 4, "<=": 4, ">": 4, ">=": 4, "==": 4, "!=": 4, "+": 5, "-": 5, "*": 6, "/": 6,
+          "%": 6, "neg": 7}
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One node: ``op`` is a symbol of the language, "neg", or "name", "number", "size", "word" with ``value``. ``str()`` is its text."""
+    """One node: ``op`` is a symbol of the language, "neg", or "name", "number", "size", "word" with ``value``.
+
+    ``str()`` is its text.
+    """
 
     op: str
     args: tuple[Condition, ...] = ()
@@ -158,7 +163,8 @@ def _typed(node: Node, source: Source, lets: Mapping[str, Any], takes: str) -> C
     if kind != takes:
         words = {"number": "a number", "truth": "a comparison"}[takes]
         raise error("syntax.value", field="This part of the condition", value=node.text, expected=words,
-                    hint=f"Compare {node.value} with == or !=." if node.kind == "name" else "", loc=source.loc(node.start, node.end))
+                    hint=f"Compare {node.value} with == or !=." if node.kind == "name" else "",
+                    loc=source.loc(node.start, node.end))
     return found
 
 
@@ -182,8 +188,11 @@ def _equality(node: Node, source: Source, lets: Mapping[str, Any], loc: Loc) -> 
     left = _build(node.args[0], source, lets, frozenset())
     words = frozenset(PROBLEM[left[1]].words) if left[1] in WORDS else frozenset()
     right = _build(node.args[1], source, lets, words)
-    fits = left[1] == right[1] and left[1] != "truth" or (left[1] in WORDS and right[1] in ("word", *WORDS)) or {left[1], right[1]} == {"size", "number"}
+    same_sort = left[1] == right[1] and left[1] != "truth"
+    both_words = left[1] in WORDS and right[1] in ("word", *WORDS)
+    fits = same_sort or both_words or {left[1], right[1]} == {"size", "number"}
     if not fits:
-        raise error("syntax.value", field=f"{node.args[0].text} {node.value} ...", value=node.args[1].text, expected="of the same sort as the left side",
+        raise error("syntax.value", field=f"{node.args[0].text} {node.value} ...", value=node.args[1].text,
+                    expected="of the same sort as the left side",
                     hint="", loc=source.loc(node.args[1].start, node.args[1].end))
     return Condition(node.value, (left[0], right[0]), loc=loc), "truth"

@@ -13,7 +13,8 @@ from .text import Source
 __all__ = ["MAX_ERRORS", "Report", "TooMany", "did_you_mean", "explain"]
 
 MAX_ERRORS = 20
-_SHOWN = 40
+_SHOWN = 40                                      # characters of a word that are repeated
+_LISTED = 40                                     # names that a hint lists
 
 _WORDS = {
     "NAME": "a name", "FIELD": 'a field such as "pad = 1"', "CLAUSE": 'a clause such as "pipeline in *"', "NUMBER": "a number",
@@ -61,7 +62,8 @@ class Report:
     def ordered(self) -> list[GconvError]:
         """The errors by place, those of one file together."""
         files = list(dict.fromkeys(one.loc.file for one in self.errors if one.loc))
-        return sorted(self.errors, key=lambda one: (files.index(one.loc.file), one.loc.line, one.loc.column) if one.loc else (-1, 0, 0))
+        return sorted(self.errors,
+                      key=lambda one: (files.index(one.loc.file), one.loc.line, one.loc.column) if one.loc else (-1, 0, 0))
 
 
 def _same(a: GconvError, b: GconvError) -> bool:
@@ -75,14 +77,15 @@ def did_you_mean(name: str, known: Iterable[str], what: str = "Use one of") -> s
     close = difflib.get_close_matches(name[:_SHOWN].lower(), list(by_lower), 1, 0.6)
     if close:
         return f"Did you mean {by_lower[close[0]]}?"
-    return f"{what}: {', '.join(names)}." if names else ""
+    shown = [*names[:_LISTED], *(["..."] if len(names) > _LISTED else [])]
+    return f"{what}: {', '.join(shown)}." if names else ""
 
 
 def explain(source: Source, at: int, accepts: set[str], value_words: str | None, opened: int | None) -> GconvError:
     """The error for text that cannot go on at ``at``.
 
-    ``accepts``: the terminals that could follow. ``value_words``: what the value of the field before ``at`` must be, when ``at`` is
-    where that value should begin. ``opened``: where an unclosed brace stands.
+    ``accepts``: the terminals that could follow. ``value_words``: what the value of the field before ``at`` must be, when that
+    value should begin there. ``opened``: where an unclosed brace stands.
     """
     found = _found(source.text, at)
     expected = value_words or _in_words(accepts)

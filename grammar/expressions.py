@@ -102,7 +102,8 @@ class _Arranger:
             if precedence == OPS["lt"].precedence and self._peek() in _infix() and _infix()[self._peek()][1] == precedence:
                 other = self.items[self.at]
                 raise error("syntax.expected", found=f'"{other}"', expected="and, or, or the end of the comparison",
-                            hint="Comparisons are not chained: write a < b and b < c.", loc=self.source.loc(other.start_pos, other.end_pos))
+                            hint="Comparisons are not chained: write a < b and b < c.",
+                            loc=self.source.loc(other.start_pos, other.end_pos))
         return left
 
     def _join(self, symbol: str, left: Node, right: Node) -> Node:
@@ -146,7 +147,8 @@ class _Arranger:
         elif token.type == "SIZE":
             value = tuple(_entry(part) for part in value.rstrip("x").split("x"))
         if value is None or (token.type == "SIZE" and None in value):
-            raise error("syntax.value", field="A number", value=_short(str(token)), expected=f"at most {len(str(_LARGEST)) - 1} digits long",
+            raise error("syntax.value", field="A number", value=_short(str(token)),
+                        expected=f"at most {len(str(_LARGEST)) - 1} digits long",
                         hint="", loc=self.source.loc(token.start_pos, token.end_pos))
         return Node(token.type.lower(), value, token.start_pos, token.end_pos)
 
@@ -203,7 +205,8 @@ def _build(node: Node, source: Source, names: Mapping[str, Any], call: Any, buil
         return apply(_infix()[node.value][0], *map(build, node.args))
     if node.kind == "call":
         return _call(node, names, call, build)
-    raise error("syntax.expected", found=node.text if node.kind == "size" else f'"{node.value}"', expected="an operation on tensors",
+    raise error("syntax.expected", found=node.text if node.kind == "size" else f'"{node.value}"',
+                expected="an operation on tensors",
                 hint="A kernel expression knows + - * /, functions, and comparisons inside where(...).")
 
 
@@ -212,12 +215,14 @@ def _name(node: Node, names: Mapping[str, Any]) -> Expr:
     if value is None:
         functions = {name: f"{name}(...)" for name in _functions()}
         raise error("syntax.unknown", what="The name", name=node.value,
-                    hint=f"Write {functions[node.value]}." if node.value in functions else did_you_mean(node.value, names, "Names known here"))
+                    hint=f"Write {functions[node.value]}." if node.value in functions
+                    else did_you_mean(node.value, names, "Names known here"))
     if isinstance(value, Expr):
         return value
     if isinstance(value, (int, float)):
         return const(value)
-    raise error("syntax.value", field=f"The name {node.value!r}", value=shown(value), expected="a number or an expression here", hint="")
+    raise error("syntax.value", field=f"The name {node.value!r}", value=shown(value), expected="a number or an expression here",
+                hint="")
 
 
 def _call(node: Node, names: Mapping[str, Any], call: Any, build: Callable[[Node], Expr]) -> Expr:
@@ -225,7 +230,8 @@ def _call(node: Node, names: Mapping[str, Any], call: Any, build: Callable[[Node
         return _cast(node, build)
     declared, name = call(node), ALIASES.get(node.value, node.value)
     if declared is None and name not in _functions():
-        raise error("syntax.unknown", what="The function", name=node.value, hint=did_you_mean(node.value, _functions(), "Functions"))
+        raise error("syntax.unknown", what="The function", name=node.value,
+                    hint=did_you_mean(node.value, _functions(), "Functions"))
     args = tuple(map(build, node.args))
     if declared is not None:
         return declared(args)  # type: ignore[no-any-return]
@@ -237,7 +243,8 @@ def _call(node: Node, names: Mapping[str, Any], call: Any, build: Callable[[Node
 def _cast(node: Node, build: Callable[[Node], Expr]) -> Expr:
     allowed = ", ".join(DTYPES)
     if len(node.args) != 2 or node.args[1].kind != "name":
-        raise error("syntax.expected", found="cast", expected=f"cast(value, dtype) with one of {allowed}", hint="Write cast(acc, bf16).")
+        raise error("syntax.expected", found="cast", expected=f"cast(value, dtype) with one of {allowed}",
+                    hint="Write cast(acc, bf16).")
     if node.args[1].value not in DTYPES:
         raise error("syntax.unknown", what="The dtype", name=node.args[1].value, hint=did_you_mean(node.args[1].value, DTYPES))
     return apply("cast", build(node.args[0]), value=node.args[1].value)
@@ -316,7 +323,8 @@ def _function(node: Node, args: list[int | float]) -> int | float:
 
     op = OPS.get(ALIASES.get(node.value, node.value))
     if op is None or op.infix or op.name in ("cast", "where"):
-        raise error("syntax.unknown", what="The function", name=node.value, hint=did_you_mean(node.value, _functions(), "Functions"))
+        raise error("syntax.unknown", what="The function", name=node.value,
+                    hint=did_you_mean(node.value, _functions(), "Functions"))
     if len(args) != op.arity:
         raise error("trace.args", function=node.value, expected=f"{op.arity} argument{'s' * (op.arity != 1)}", got=len(args))
     with np.errstate(all="ignore"):

@@ -16,7 +16,8 @@ from .diagnostics import did_you_mean
 from .expressions import Node, evaluate, shown
 from .text import Source
 
-__all__ = ["CONV", "KERNEL", "PROBLEM", "SWEEP", "TILE", "VOCABULARY", "Kind", "expected_of", "option_field", "value_of", "wrong"]
+__all__ = ["CONV", "KERNEL", "ELSEWHERE", "PROBLEM", "SWEEP", "TILE", "VOCABULARY", "Kind", "expected_of", "option_field",
+           "value_of", "wrong"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ CONV: dict[str, Kind] = {"stride": _STEP, "pad": _PAD, "dilation": _STEP, "group
 
 
 def option_field(option: str) -> str:
-    """The field of a configuration's option: its name, except that ``epilogue`` names the expression and ``store`` the way of storing."""
+    """The field of a configuration's option: its name, but ``store`` for its ``epilogue``, which here is the expression."""
     return "store" if option == "epilogue" else option
 
 
@@ -72,6 +73,12 @@ KERNEL: dict[str, Kind] = {
     **SWEEP, "prologue": Kind("expr", "an expression of x such as relu(x * scale)"),
     "epilogue": Kind("expr", "an expression of acc such as relu(acc + bias)"),
 }
+ELSEWHERE: dict[tuple[str, str], str] = {
+    **{("kernel", name): f"Write {name} inside conv {{ ... }}." for name in CONV},
+    ("kernel", "direction"): "Write kernel NAME for DIRECTION.",
+    ("problem", "groups"): "In a problem it is called G.", ("conv", "G"): "In conv it is called groups.",
+}
+"""(block, field) -> what to write instead, for fields that belong into another block."""
 VOCABULARY = frozenset([*DTYPES, *DIRECTIONS, *LAYOUTS, *PIPELINES, *FAMILIES, "true", "false",
                         *(word for kind in SWEEP.values() if kind.form == "word" for word in kind.words)])
 """The words that `let` may give a name to."""
@@ -95,7 +102,8 @@ def value_of(field: str, kind: Kind, node: Node, source: Source, lets: Mapping[s
             raise wrong(field, kind, node, value)
         return value
     if node.kind == "member" or (node.kind == "name" and not isinstance(value, (int, float))):
-        raise wrong(field, kind, node, value, did_you_mean(node.text, lets, "Names declared with let") if value == node.value else "")
+        raise wrong(field, kind, node, value,
+                    did_you_mean(node.text, lets, "Names declared with let") if value == node.value else "")
     return evaluate(node, source, lets)
 
 

@@ -65,7 +65,7 @@ def _space(tokens: list[str], i: int) -> str:
     if before in _TIGHT_AFTER or token in _TIGHT_BEFORE or _is_sign(tokens, i - 1):
         return ""
     if token == "(":
-        return "" if re.fullmatch(r"\w+", before) and before not in _WORDS_BEFORE_VALUE and not _is_kernel_head(tokens, i) else " "
+        return "" if _is_function(tokens, i - 1) and not _is_kernel_head(tokens, i) else " "
     return " "
 
 
@@ -76,7 +76,21 @@ def _begins_item(tokens: list[str], i: int) -> bool:
         return False
     if before == "}" or after in ("=", ":"):
         return True
-    return tokens[i] == "where" or (after == "in" and before not in _WORDS_BEFORE_VALUE) or (tokens[i] == "conv" and after == "{")
+    if _is_clause(tokens, i) or (tokens[i] == "conv" and after == "{"):
+        return True
+    return after == "in" and before not in _WORDS_BEFORE_VALUE
+
+
+def _is_clause(tokens: list[str], i: int) -> bool:
+    """Whether token ``i`` is the where of a sweep and not the function: it follows a value, or begins a line."""
+    before = tokens[i - 1] if i else "}"
+    return tokens[i] == "where" and (bool(re.fullmatch(r"[\w.:]*\w|[)}]", before)) or (before == "*" and tokens[i - 2] == "in"))
+
+
+def _is_function(tokens: list[str], i: int) -> bool:
+    """Whether token ``i``, before a parenthesis, is a name that is called."""
+    word = tokens[i]
+    return bool(re.fullmatch(r"\w+", word)) and not _is_clause(tokens, i) and (word == "where" or word not in _WORDS_BEFORE_VALUE)
 
 
 def _is_sign(tokens: list[str], i: int) -> bool:

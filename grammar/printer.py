@@ -14,6 +14,7 @@ from ..problem import ConvProblem
 from ..spec import ConvParams, KernelSpec, Operand
 from .expressions import shown
 from .fields import option_field
+from .scan import MAX_DEPTH
 from .statements import Bench, Clause, Epilogue, Let, Run, Sweep
 
 __all__ = ["dumps"]
@@ -22,7 +23,7 @@ _NAME = re.compile(r"[^\W\d]\w*")
 
 
 def dumps(what: Any) -> str:
-    """A `ConvProblem`, `Tile`, `KernelSpec`, `Sweep`, `Module`, any other statement, a `Kernel`, or an iterable of these, as text.
+    """A `ConvProblem`, `Tile`, `KernelSpec`, `Sweep`, `Module`, other statement, `Kernel`, or an iterable of these, as text.
 
     A tile that a kernel or sweep uses is written before it. What has no name is given one. ``loads(dumps(x))`` holds objects
     equal to x. Raises ``syntax.object`` or ``syntax.name`` for what cannot be written.
@@ -87,7 +88,7 @@ class _Printer:
         body = [_conv(spec.conv, spec.directions[0]), self._config(spec.config)]
         for field, leaf in (("prologue", "x"), ("epilogue", "acc")):
             expr = getattr(spec, field)
-            body.append(f"{field} = {expr.text()}" if expr != Expr(leaf) else "")
+            body.append(f"{field} = {_text(expr)}" if expr != Expr(leaf) else "")
         yield from (f"  {line}" for line in body if line)
         yield "}"
 
@@ -106,10 +107,10 @@ class _Printer:
 
     def _epilogue(self, one: Epilogue) -> Iterator[str]:
         params = ", ".join(["acc", *([_params(one.operands)] if one.operands else [])])
-        yield f"epilogue {_named(one.name)}({params}) = {one.expr.text()}"
+        yield f"epilogue {_named(one.name)}({params}) = {_text(one.expr)}"
 
     def _let(self, let: Let) -> Iterator[str]:
-        yield f"let {_named(let.name)} = {let.value.text() if isinstance(let.value, Expr) else shown(let.value)}"
+        yield f"let {_named(let.name)} = {_text(let.value) if isinstance(let.value, Expr) else shown(let.value)}"
 
     def _sweep(self, sweep: Sweep) -> Iterator[str]:
         directions = f" for {', '.join(sweep.directions)}" if sweep.directions else ""
@@ -132,6 +133,17 @@ class _Printer:
 
 
 # --- parts of statements
+
+def _text(expr: Expr) -> str:
+    """The expression; ``syntax.deep`` when it is nested deeper than the parser reads."""
+    text, depth, deepest = expr.text(), 1, 1
+    for char in text:
+        depth += (char == "(") - (char == ")")
+        deepest = max(deepest, depth)
+    if deepest > MAX_DEPTH:
+        raise error("syntax.deep", value=deepest, limit=MAX_DEPTH)
+    return text
+
 
 def _for(directions: tuple[str, ...]) -> str:
     return f" for {', '.join(directions)}" if directions else ""
@@ -158,7 +170,8 @@ def _tiles_of(one: Any) -> list[Tile]:
         values: list[Any] = [value for clause in one.clauses if clause.field == "tile" for value in clause.values or ()]
     else:
         values = [one.config.tile] if isinstance(one, KernelSpec) else []
-    return [tile for value in values for tile in ([pair[1] for pair in value] if isinstance(value, tuple) else [value]) if tile is not None]
+    groups = [[pair[1] for pair in value] if isinstance(value, tuple) else [value] for value in values]
+    return [tile for group in groups for tile in group if tile is not None]
 
 
 def _is_inline(tile: Tile) -> bool:

@@ -20,8 +20,8 @@ KEYWORDS = ("problem", "tile", "kernel", "epilogue", "let", "sweep", "bench", "r
 _NAME = r"[^\W\d]\w*"
 _LEXEME = re.compile(rf'#[^\n]*|"[^"\n]*"|[{{}}()]|\n|(?P<word>{_NAME})')
 _HEAD = re.compile(
-    rf'(?:problem|tile)\s+{_NAME}\s*\{{|kernel\s+{_NAME}\s*(?:[({{]|for\b)|sweep\s+{_NAME}\s*(?:\{{|for\b)|epilogue\s+{_NAME}\s*\('
-    rf'|let\s+{_NAME}\s*=(?!=)|run\s+{_NAME}\s+on\b|bench\s+{_NAME}\s*(?:,|on\b)|include\s*"')
+    rf'(?:problem|tile)\s+{_NAME}\s*\{{|kernel\s+{_NAME}\s*(?:[({{]|for\b)|sweep\s+{_NAME}\s*(?:\{{|for\b)'
+    rf'|epilogue\s+{_NAME}\s*\(|let\s+{_NAME}\s*=(?!=)|run\s+{_NAME}\s+on\b|bench\s+{_NAME}\s*(?:,|on\b)|include\s*"')
 _ITEM = re.compile(rf"{_NAME}(?=\s*=(?!=))|{_NAME}(?=\s+in\b)|where\b|conv(?=\s*\{{)")
 _NAMED = re.compile(rf"\s*(\w+)\s+({_NAME})")
 
@@ -81,7 +81,7 @@ def cut(piece: str, at: int, complete: bool) -> str | None:
 
 
 def _marks(piece: str) -> list[tuple[int, int, bool]]:
-    """(place, depth, closing) of what bounds fields: the head, items inside blocks, and closing braces with their block's depth."""
+    """(place, depth, closing) of what bounds fields: the head, items and braces; a closing brace has the depth of its block."""
     marks, depth = [(0, 0, False)], 0
     for match in _lexemes(piece):
         if match[0] == "{":

@@ -11,7 +11,7 @@ from ..problem import DIRECTIONS
 from ..source import Loc
 from .diagnostics import Report, did_you_mean
 from .expressions import Node, arrange
-from .fields import Kind, value_of
+from .fields import ELSEWHERE, Kind, value_of
 from .statements import Let, Statement
 from .text import Source
 
@@ -69,7 +69,8 @@ class Scope:
         name = str(token)
         for other in ("kernel", "sweep") if kind in ("kernel", "sweep") else (kind,):
             if name in self.names[other]:
-                raise error("syntax.duplicate", what=f"The {other}", name=name, line=self.places[other, name].line, loc=self.loc(token))
+                raise error("syntax.duplicate", what=f"The {other}", name=name, line=self.places[other, name].line,
+                            loc=self.loc(token))
         self.names[kind][name] = value
         self.places[kind, name] = self.loc(token)
         if value is not FAULTY:
@@ -100,7 +101,8 @@ class Scope:
         seen: dict[str, Any] = {}
         for token in tokens:
             if str(token) in seen:
-                raise error("syntax.duplicate", what=f"The {what}", name=str(token), line=self.loc(seen[token]).line, loc=self.loc(token))
+                raise error("syntax.duplicate", what=f"The {what}", name=str(token), line=self.loc(seen[token]).line,
+                            loc=self.loc(token))
             seen[str(token)] = token
         return list(seen.values())
 
@@ -114,12 +116,14 @@ class Scope:
     def known(self, token: Any, what: str, words: Iterable[str]) -> str:
         """The word; ``syntax.unknown`` when it is not one of ``words``."""
         if token not in words:
-            raise error("syntax.unknown", what=f"The {what}", name=str(token), hint=did_you_mean(token, words), loc=self.loc(token))
+            raise error("syntax.unknown", what=f"The {what}", name=str(token), hint=did_you_mean(token, words),
+                        loc=self.loc(token))
         return str(token)
 
     # --- blocks of fields
 
-    def fields(self, tree: Any, table: Mapping[str, Kind], what: str, convert: Callable[[str, Kind, Any], Any]) -> dict[str, tuple[Any, Loc]]:
+    def fields(self, tree: Any, table: Mapping[str, Kind], what: str,
+               convert: Callable[[str, Kind, Any], Any]) -> dict[str, tuple[Any, Loc]]:
         """Field -> (value, place of the value); faults are reported and leave `FAULTY`."""
         found: dict[str, tuple[Any, Loc]] = {}
         for part in parts(tree, "field"):
@@ -135,7 +139,9 @@ class Scope:
         if str(name) in found:
             raise error("syntax.duplicate", what="The field", name=str(name), line=found[name][1].line, loc=self.loc(name))
         if name not in table:
-            raise error("syntax.unknown", what=f"The {what} field", name=str(name), hint=did_you_mean(name, table, "Fields"), loc=self.loc(name))
+            hint = ELSEWHERE.get((what, str(name))) or did_you_mean(name, table, "Fields")
+            raise error("syntax.unknown", what=f"The {what} field", name=str(name), hint=hint,
+                        loc=self.loc(name))
 
     def plain(self, name: str, kind: Kind, tree: Any) -> Any:
         """The value of a field of form count, size, pad, bool or word."""
@@ -155,7 +161,7 @@ class Scope:
             return FAULTY
 
     def _blamed(self, fault: GconvError, fields: Mapping[str, tuple[Any, Loc]]) -> Loc | None:
-        """The place of the field that an error is about: it names the field, a kernel's expression, or has the field in its code."""
+        """The place of the field that an error is about: the error or its code names the field, or a kernel's expression."""
         place = str(fault.values.get("place", "")).split(" of ")[0].replace("the ", "")
         names = (str(fault.values.get("field")), place, fault.code.partition(".")[2])
         return next((fields[name][1] for name in names if name in fields), None)

@@ -48,7 +48,9 @@ class Clause:
 
     def members(self, choices: Choices) -> list[dict[str, Any]]:
         """The partial configurations of this clause; ``choices(field)`` gives those of ``*`` with the options they imply."""
-        return [dict(one) for one in choices(self.field)] if self.values is None else [{self.field: value} for value in self.values]
+        if self.values is None:
+            return [dict(one) for one in choices(self.field)]
+        return [{self.field: value} for value in self.values]
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Sweep:
         return configs
 
     def check(self) -> None:
-        """``syntax.empty_sweep`` when no problem can give it a member: a condition on the tile alone that no listed tile meets."""
+        """``syntax.empty_sweep`` when no problem gives it a member: a condition on the tile alone that no listed tile meets."""
         tiles = next((clause.values for clause in self.clauses if clause.field == "tile"), (None,))
         if tiles is None:
             return
@@ -154,10 +156,11 @@ class Module:
     lets = property(lambda self: {name: let.value for name, let in self._named(Let).items()}, doc="Name -> value.")
     sweeps = property(lambda self: self._named(Sweep), doc="Name -> `Sweep`.")
     runs = property(lambda self: [one for one in self.statements if isinstance(one, Run)], doc="The `Run` statements in order.")
-    benches = property(lambda self: [one for one in self.statements if isinstance(one, Bench)], doc="The `Bench` statements in order.")
+    benches = property(lambda self: [one for one in self.statements if isinstance(one, Bench)],
+                       doc="The `Bench` statements in order.")
 
     def jobs(self, run: Run) -> list[tuple[KernelSpec, ConvProblem]]:
-        """What a run statement stands for: each problem, in each direction. A kernel with an epilogue runs bare in others than its own.
+        """What a run statement stands for: each problem in each direction; in a direction not its own, a kernel runs bare.
 
         Without ``for``, a problem that states a backward direction is run in it, any other in the directions of the kernel.
         """

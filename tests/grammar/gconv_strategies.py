@@ -15,7 +15,8 @@ from gconvdsl.pipelines import PIPELINES
 from gconvdsl.problem import DIRECTIONS, ConvProblem
 from gconvdsl.spec import PLACES, ConvParams, KernelSpec, Operand
 
-KEYWORDS = ("problem", "tile", "kernel", "epilogue", "let", "sweep", "bench", "run", "include", "conv", "for", "in", "on", "where", "and", "or")
+KEYWORDS = ("problem", "tile", "kernel", "epilogue", "let", "sweep", "bench", "run", "include", "conv", "for", "in", "on",
+            "where", "and", "or")
 RESERVED = ("x", "w", "y", "dy", "acc")
 
 words = st.sampled_from(["a", "b1", "_c", "größe", "tile64", "N", *KEYWORDS[:9]])
@@ -35,9 +36,11 @@ def problems(draw: Any) -> ConvProblem:
     inputs = [d * f + draw(st.integers(0, 2**33)) for d, f in zip(dilation, filters)]
     pads = [(draw(st.integers(0, 3)), draw(st.integers(0, 3))) for _ in range(ndim)]
     dtypes = st.sampled_from(["fp32", "fp16", "bf16"])
-    return ConvProblem(N=draw(st.integers(0, 9)), G=groups, C=groups * draw(counts), K=groups * draw(counts), input=inputs, filter=filters,
+    return ConvProblem(N=draw(st.integers(0, 9)), G=groups, C=groups * draw(counts), K=groups * draw(counts), input=inputs,
+                       filter=filters,
                        stride=[draw(st.integers(1, 3)) for _ in range(ndim)], pad=pads, dilation=dilation, dtype=draw(dtypes),
-                       direction=draw(st.sampled_from(DIRECTIONS)), layout=layout, out_dtype=draw(dtypes), name=draw(st.none() | names))
+                       direction=draw(st.sampled_from(DIRECTIONS)), layout=layout, out_dtype=draw(dtypes),
+                       name=draw(st.none() | names))
 
 
 @st.composite
@@ -76,7 +79,8 @@ def _expr(draw: Any, leaves: list[Expr], depth: int) -> Expr:
 
 @st.composite
 def configs(draw: Any) -> KernelConfig:
-    chosen = {name: draw(_option_values(name)) for name in draw(st.lists(st.sampled_from(sorted(OPTIONS)), max_size=4, unique=True))}
+    chosen = {name: draw(_option_values(name)) for name in draw(st.lists(st.sampled_from(sorted(OPTIONS)), max_size=4,
+                                                                         unique=True))}
     families = st.dictionaries(st.sampled_from(FAMILIES), tiles(), min_size=1, max_size=3)
     pipeline = draw(st.lists(st.sampled_from(sorted(PIPELINES)), max_size=4, unique=True))
     return KernelConfig(tile=draw(st.one_of(st.none(), tiles(), families)), pipeline=pipeline, **chosen)
@@ -105,19 +109,22 @@ def kernels(draw: Any) -> KernelSpec:
     if len(directions) == 1:
         places = PLACES[direction]
         kinds = sorted({kind for kinds in places.values() for kind in kinds})
-        operands = [Operand(name, draw(st.sampled_from(kinds))) for name in draw(st.lists(operand_names, max_size=3, unique=True))]
+        operands = [Operand(name,
+                            draw(st.sampled_from(kinds))) for name in draw(st.lists(operand_names, max_size=3, unique=True))]
         for place, leaf in (("prologue", "x"), ("epilogue", "acc")):
             if place == "epilogue" or direction == "forward":
                 usable = tuple(one.name for one in operands if one.kind in places[place])
                 expressions_of[place] = draw(expressions(leaf, usable))
-    return KernelSpec(draw(names), conv, tuple(operands), expressions_of["prologue"], expressions_of["epilogue"], draw(configs()), directions)
+    return KernelSpec(draw(names), conv, tuple(operands), expressions_of["prologue"], expressions_of["epilogue"],
+                      draw(configs()), directions)
 
 
 @st.composite
 def clauses(draw: Any, field: str) -> Clause:
     if draw(st.integers(0, 3)) == 0:
         return Clause(field, None)
-    values: Any = tiles() if field == "tile" else st.lists(st.sampled_from(sorted(PIPELINES)), min_size=1, max_size=3, unique=True).map(
+    values: Any = tiles() if field == "tile" else st.lists(st.sampled_from(sorted(PIPELINES)), min_size=1, max_size=3,
+                                                           unique=True).map(
         tuple) if field == "pipeline" else _option_values(field)
     return Clause(field, tuple(draw(st.lists(values, min_size=1, max_size=3, unique=True))))
 
@@ -172,7 +179,8 @@ def modules(draw: Any) -> Module:
     """Statements with distinct names, among them a run and a bench of what is declared."""
     statements: list[Any] = list({one.name: one for one in draw(st.lists(problems(), max_size=2)) if one.name}.values())
     statements += draw(st.lists(kernels() | sweeps(), max_size=2, unique_by=lambda one: one.name))
-    values = st.one_of(st.integers(0, 99), st.floats(0.0, 9.0), st.lists(counts, min_size=1, max_size=3).map(tuple), expressions("acc", ()))
+    values = st.one_of(st.integers(0, 99), st.floats(0.0, 9.0), st.lists(counts, min_size=1, max_size=3).map(tuple),
+                       expressions("acc", ()))
     statements += [Let("value", draw(values.filter(lambda value: not isinstance(value, Expr) or value.uses("acc")))),
                    Epilogue("act", (Operand("bias", "per_k"),), draw(expressions("acc", ("bias",))))]
     known = [one.name for one in statements if isinstance(one, ConvProblem)]
@@ -180,5 +188,6 @@ def modules(draw: Any) -> Module:
         if known and isinstance(kernel, KernelSpec):
             statements.append(Run(kernel.name, tuple(known), draw(st.just(()) | st.just(kernel.directions))))
         if known:
-            statements.append(Bench((kernel.name,), tuple(known), draw(st.just(()) | lists_of_directions), draw(st.sampled_from([None, "out.parquet"]))))
+            statements.append(Bench((kernel.name,), tuple(known), draw(st.just(()) | lists_of_directions),
+                                    draw(st.sampled_from([None, "out.parquet"]))))
     return Module(tuple(statements))

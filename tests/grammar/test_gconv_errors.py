@@ -63,6 +63,7 @@ CASES = [
     ("kernel k { prologue = relu(«acc») }", "syntax.unknown", "acc"),
     ("kernel k (b: per_c) { epilogue = «acc + b» }", "trace.operand_place", "epilogue of a forward kernel"),
     ("kernel k { conv { «strid» = 1 } }", "syntax.unknown", "Did you mean stride?"),
+    ("kernel k { «pad» = 1 }", "syntax.unknown", "inside conv"),
     ("kernel k { conv { } «conv» { } }", "syntax.duplicate", "conv"),
     ("kernel k { «tile» in { 8x8x8 } }", "syntax.expected", "sweep"),
     ("sweep s { tile in { «m1» } }", "syntax.unknown", "tile"),
@@ -90,7 +91,8 @@ CASES = [
     ("let a = «b»", "syntax.unknown", "let b"),
     ("epilogue e(«bias»: per_k) = bias", "syntax.expected", '"acc" as the first parameter'),
     ("epilogue e(acc, b: per_k) = acc + b\nkernel k { epilogue = «e(acc)» }", "trace.args", "2 arguments (acc, b)"),
-    ("epilogue e(acc, b: per_k) = acc + b\nkernel k (c: like_y) { epilogue = e(acc, «c») }", "syntax.value", "per_k, not like_y"),
+    ("epilogue e(acc, b: per_k) = acc + b\nkernel k (c: like_y) { epilogue = e(acc, «c») }", "syntax.value",
+     "per_k, not like_y"),
     ('include «"nosuch.gconv"»', "syntax.include", "there is no such file"),
     ("let a = " + "(" * 64 + "«(»1" + ")" * 65, "syntax.deep", "65"),
     ("let a = " + "«1»" + " + 1" * 250, "syntax.terms", "limit of 200"),
@@ -175,7 +177,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     large.write_text("#" * (256 * 1024 + 1))
     binary.write_bytes(b"let a = 1\nlet b\xff = 2\n")
     deep.write_text("#" * (256 * 1024))
-    expected = {tmp_path: "syntax.file", tmp_path / "nosuch.gconv": "syntax.file", large: "syntax.large", binary: "syntax.encoding",
+    expected = {tmp_path: "syntax.file", tmp_path / "nosuch.gconv": "syntax.file", large: "syntax.large",
+                binary: "syntax.encoding",
                 Path("/dev/null"): "syntax.file", Path("a\0b"): "syntax.file"}
     for path, code in expected.items():
         with pytest.raises(GconvSyntaxError) as caught:

@@ -59,9 +59,14 @@ def test_style() -> None:
 
 @pytest.mark.parametrize(("text", "formatted"), [
     ("", ""), ("\n\n", ""), ("# c", "# c\n"), ("let a=1\r\nlet b=2\r\n", "let a = 1\nlet b = 2\n"),
-    ("problem a {\nC=1\n\n\n\nK=1 input=3x3\n   filter=1x1\n}", "problem a {\n  C = 1\n\n  K = 1  input = 3x3\n  filter = 1x1\n}\n"),
+    ("problem a {\nC=1\n\n\n\nK=1 input=3x3\n   filter=1x1\n}",
+     "problem a {\n  C = 1\n\n  K = 1  input = 3x3\n  filter = 1x1\n}\n"),
+    ("kernel k{epilogue=acc*where(acc>1,2,3)+where(acc<1,2,3)}",
+     "kernel k { epilogue = acc * where(acc > 1, 2, 3) + where(acc < 1, 2, 3) }\n"),
+    ("sweep s{tile in*where(N)>1 where(K)<2}", "sweep s { tile in *  where (N) > 1  where (K) < 2 }\n"),
     ("let a=(1\n+2)", "let a = (1\n  + 2)\n"),
-    ("tile tile{block=8x8x8}\nkernel run{tile=tile pipeline=mem}", "tile tile { block = 8x8x8 }\nkernel run { tile = tile  pipeline = mem }\n"),
+    ("tile tile{block=8x8x8}\nkernel run{tile=tile pipeline=mem}",
+     "tile tile { block = 8x8x8 }\nkernel run { tile = tile  pipeline = mem }\n"),
 ])
 def test_small_cases(text: str, formatted: str) -> None:
     assert format_text(text) == formatted

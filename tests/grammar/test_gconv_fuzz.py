@@ -28,8 +28,10 @@ sweep all for forward, bwd_data { tile in { m64, 64x64x64 }  pipeline in *  wher
 run fast on res3 for bwd_data
 bench all, fast on res3 -> "res3.parquet"
 """
-_PIECES = ["{", "}", "(", ")", "=", "==", ",", "->", ":", ".", "*", "-", "not", "and", "where", "in", "for", "on", "tile", "kernel", "run", "conv",
-           "let", "acc", "x", "3", "28x28", "0:1", "1e", '"', "#", "\n", "\t", "\0", "\r", "é", "漢", "\u2028", "\ufeff", "\ud800", "<", "%", ";"]
+_PIECES = ["{", "}", "(", ")", "=", "==", ",", "->", ":", ".", "*", "-", "not", "and", "where", "in", "for", "on", "tile",
+           "kernel", "run", "conv",
+           "let", "acc", "x", "3", "28x28", "0:1", "1e", '"', "#", "\n", "\t", "\0", "\r", "é", "漢", "\u2028", "\ufeff",
+           "\ud800", "<", "%", ";"]
 
 
 def _only_gconv_errors(text: str) -> None:
@@ -82,9 +84,12 @@ def test_shuffled_words(words: list[str]) -> None:
 def _large(n: int) -> list[str]:
     """Hostile texts of about n characters."""
     return [
-        "(" * n, "{" * n, "problem a { N = " + "-" * n + "1 }", "let a = " + "not " * (n // 4) + "b", "let a = " + "+".join(["1"] * (n // 2)),
-        "let a = " + "(" * 60 + "1" + "+1)" * 60, "#" * n, '"' * n, "let a = " + "9" * n, "problem " * (n // 8), "x = 1\n" * (n // 6),
-        "problem a { C = 1; }\n" * (n // 21), "a " * (n // 2), "a#\n" * (n // 3), "1x" * (n // 2), "in " * (n // 3), "\n" * n, "=" * n,
+        "(" * n, "{" * n, "problem a { N = " + "-" * n + "1 }", "let a = " + "not " * (n // 4) + "b",
+        "let a = " + "+".join(["1"] * (n // 2)),
+        "let a = " + "(" * 60 + "1" + "+1)" * 60, "#" * n, '"' * n, "let a = " + "9" * n, "problem " * (n // 8),
+        "x = 1\n" * (n // 6),
+        "problem a { C = 1; }\n" * (n // 21), "a " * (n // 2), "a#\n" * (n // 3), "1x" * (n // 2), "in " * (n // 3), "\n" * n,
+        "=" * n,
         "kernel k { epilogue = " + "relu(" * 60 + "acc" + ")" * 60 + " }", "problem a { " + "N = 1 " * (n // 6) + "}",
         "problem a { " + "N = ; " * (n // 6) + "}", "sweep s { tile in { " + "64x64x64, " * (n // 10) + "} where 1 < 0 }",
         "let a = acc + acc\n" + "".join(f"let a{i + 1} = a{i or ''} + a{i or ''}\n" for i in range(min(250, n // 20))),

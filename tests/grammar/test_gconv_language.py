@@ -13,7 +13,9 @@ from gconvdsl.config import KernelConfig, Tile
 from gconvdsl.errors import GconvError
 from gconvdsl.expr import Expr, apply, const, operand
 from gconvdsl.grammar import check_file, format_text, load, loads
-from gconvdsl.grammar.fields import KERNEL as KERNEL_FIELDS, PROBLEM as PROBLEM_FIELDS, TILE as TILE_FIELDS
+from gconvdsl.grammar.fields import KERNEL as KERNEL_FIELDS
+from gconvdsl.grammar.fields import PROBLEM as PROBLEM_FIELDS
+from gconvdsl.grammar.fields import TILE as TILE_FIELDS
 from gconvdsl.problem import ConvProblem
 from gconvdsl.spec import ConvParams, KernelSpec, Operand
 
@@ -27,10 +29,12 @@ def _epilogue(text: str, operands: str = "") -> Expr:
 
 
 def test_problem() -> None:
-    text = """problem res3 { N = 64  G = 32  C = 256  K = 256  input = 28x28  filter = 3x3  stride = 2x1  pad = 0:1x2:2  dilation = 2
+    text = """problem res3 { N = 64  G = 32  C = 256  K = 256  input = 28x28  filter = 3x3  stride = 2x1
+                             pad = 0:1x2:2  dilation = 2
                              dtype = bf16  layout = ngchw  out_dtype = fp32  direction = bwd_weight }"""
     assert loads(text).problems == {"res3": ConvProblem(
-        N=64, G=32, C=256, K=256, input=(28, 28), filter=(3, 3), stride=(2, 1), pad=((0, 1), (2, 2)), dilation=2, dtype="bf16", layout="ngchw",
+        N=64, G=32, C=256, K=256, input=(28, 28), filter=(3, 3), stride=(2, 1), pad=((0, 1), (2, 2)), dilation=2, dtype="bf16",
+        layout="ngchw",
         out_dtype="fp32", direction="bwd_weight")}
 
 
@@ -56,7 +60,8 @@ def test_kernel() -> None:
         "fast", ConvParams("forward", stride=1, pad=1, groups=32),
         (Operand("scale", "per_c"), Operand("bias", "per_k"), Operand("residual", "like_y")),
         apply("mul", X, operand("scale")), apply("relu", apply("add", apply("add", ACC, operand("bias")), operand("residual"))),
-        KernelConfig(tile=tile, pipeline="compv4 -> compv3 -> basic_v1", scheduler="intrawave", double_smem_buffer=True, epilogue="cshuffle",
+        KernelConfig(tile=tile, pipeline="compv4 -> compv3 -> basic_v1", scheduler="intrawave", double_smem_buffer=True,
+                     epilogue="cshuffle",
                      split_k=8, deterministic=False))
 
 
@@ -125,9 +130,11 @@ def test_epilogue_declarations() -> None:
 def test_sweep_expands_in_order() -> None:
     sweep = loads("""tile m64 { block = 64x16x64 }
     sweep s for forward, bwd_data {
-      tile in { m64, 64x64x64 }   pipeline in *   scheduler in { intrawave, interwave }   where tile.n <= 4 * K / G and not dtype == fp16
+      tile in { m64, 64x64x64 }   pipeline in *   scheduler in { intrawave, interwave }
+      where tile.n <= 4 * K / G and not dtype == fp16
     }""").sweeps["s"]
-    choices = {"pipeline": [{"pipeline": ("mem",)}, {"pipeline": ("compv4",), "scheduler": "intrawave", "double_smem_buffer": True}]}
+    choices = {"pipeline": [{"pipeline": ("mem",)},
+                            {"pipeline": ("compv4",), "scheduler": "intrawave", "double_smem_buffer": True}]}
 
     def expand(**fields: object) -> list[tuple[object, ...]]:
         found = sweep.expand(PROBLEM.replace(**fields), choices.__getitem__)
@@ -163,7 +170,8 @@ def test_run_and_bench() -> None:
     first, second = read.runs
     spec = read.kernels["k"]
     assert read.jobs(first) == [(spec, PROBLEM), (spec.bare("bwd_weight"), PROBLEM.as_("bwd_weight"))]
-    assert read.jobs(second) == [(spec if d == "forward" else spec.bare(d), PROBLEM.as_(d)) for d in ("forward", "bwd_data", "bwd_weight")]
+    assert read.jobs(second) == [(spec if d == "forward" else spec.bare(d), PROBLEM.as_(d)) for d in ("forward", "bwd_data",
+                                                                                                      "bwd_weight")]
     bench, plain = read.benches
     assert (bench.items, bench.problems, bench.directions, bench.file) == (("k", "all"), ("p",), ("bwd_data",), "out.parquet")
     assert plain.file is None and read.statements[-1] == plain
@@ -172,7 +180,7 @@ def test_run_and_bench() -> None:
 def test_include_is_relative_and_read_once(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "common.gconv").write_text("let B = 4\n")
-    (tmp_path / "sub" / "problems.gconv").write_text('include "../common.gconv"\nproblem p { N = B  C = 4  K = 8  input = 9x9  filter = 3x3 }\n')
+    (tmp_path / "sub" / "problems.gconv").write_text('include "../common.gconv"\n' + P.replace("{", "{ N = B"))
     main = tmp_path / "main.gconv"
     main.write_text('include "common.gconv"\ninclude "sub/problems.gconv"\nlet C = B + 1\n')
     read = load(main)
@@ -205,7 +213,8 @@ ROOT = Path(__file__).parents[2]
 def test_the_example_holds_every_grouped_convolution_of_resnext50() -> None:
     layers = {(128, 56, 1), (256, 56, 2), (256, 28, 1), (512, 28, 2), (512, 14, 1), (1024, 14, 2), (1024, 7, 1)}
     read = load(ROOT / "examples" / "resnext50.gconv")
-    expected = {ConvProblem(N=1, G=32, C=c, K=c, input=(size, size), filter=(3, 3), stride=stride, pad=1) for c, size, stride in layers}
+    expected = {ConvProblem(N=1, G=32, C=c, K=c, input=(size, size), filter=(3, 3), stride=stride, pad=1) for c, size,
+                stride in layers}
     assert set(read.problems.values()) == expected
     jobs = [(problem.as_("forward"), problem.direction) for run in read.runs for _, problem in read.jobs(run)]
     assert set(jobs) == {(problem, direction) for problem in expected for direction in ("forward", "bwd_data", "bwd_weight")}

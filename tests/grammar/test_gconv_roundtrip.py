@@ -78,7 +78,8 @@ def test_format_keeps_the_meaning(module: Module) -> None:
 
 @pytest.mark.parametrize("expr", [
     Expr("neg", (const(1),)), Expr("sub", (Expr("acc"), const(-1))), Expr("neg", (Expr("neg", (Expr("acc"),)),)),
-    Expr("sub", (Expr("acc"), Expr("sub", (Expr("acc"), const(2))))), Expr("div", (const(1e-30), Expr("mul", (Expr("acc"), const(-0.0))))),
+    Expr("sub", (Expr("acc"), Expr("sub", (Expr("acc"), const(2))))),
+    Expr("div", (const(1e-30), Expr("mul", (Expr("acc"), const(-0.0))))),
 ])
 def test_awkward_expressions(expr: Expr) -> None:
     assert loads(dumps(KernelSpec("k", epilogue=expr))).kernels["k"].epilogue == expr
@@ -98,6 +99,16 @@ def test_a_tile_keeps_its_name_when_a_kernel_before_it_uses_another_of_that_name
     read = loads(dumps([KernelSpec("k", config=KernelConfig(tile=first)), second]))
     assert read.kernels["k"].config.tile == first
     assert read.tiles["t"] == second
+
+
+def test_an_expression_that_could_not_be_read_back_is_not_written() -> None:
+    expr = Expr("acc")
+    for _ in range(63):
+        expr = Expr("relu", (expr,))
+    assert loads(dumps(KernelSpec("k", epilogue=expr))).kernels["k"].epilogue == expr
+    with pytest.raises(GconvError) as caught:
+        dumps(KernelSpec("k", epilogue=Expr("relu", (expr,))))
+    assert caught.value.code == "syntax.deep"
 
 
 @pytest.mark.parametrize("what", [3, "text", None, [object()]])
