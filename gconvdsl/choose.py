@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Iterator
 
 from . import env
 from .build import Built, build, lower
-from .config import KernelConfig
+from .config import KernelConfig, Tile
 from .errors import CompileError, GconvError, LaunchError, NoKernelError, error
 from .pipelines import PIPELINES
 from .problem import ConvProblem
@@ -35,7 +35,7 @@ _NOT_OF_THE_KERNEL = ("compile.missing", "compile.arch", "launch.device")
 
 
 _FAULTS_SHOWN = ("launch.sim", "launch.timeout")
-"""Failures that the next process is to see again: the simulator is there to find faults, and a time limit depends on the machine."""
+"""Failures that the next process is to see again: the simulator is there to find faults, and time depends on the machine."""
 
 _RULES_OF_AN_ARCH = ("tile.wave_tile", "tile.threads", "tile.lds", "tile.registers")
 """Rules by which a tile that is good on one arch is none on another."""
@@ -150,7 +150,8 @@ def resolve_target(target: str | None = None, arch: str | None = None) -> tuple[
 
 # --- candidates
 
-def _candidates(problem: ConvProblem, config: KernelConfig, target: str, arch: str, passed: list[Fallback]) -> Iterator[KernelConfig]:
+def _candidates(problem: ConvProblem, config: KernelConfig, target: str, arch: str,
+                passed: list[Fallback]) -> Iterator[KernelConfig]:
     """Configurations to try, best first. What had to be replaced before any could be formed is added to ``passed``."""
     if target == "cpu":
         yield config
@@ -161,7 +162,7 @@ def _candidates(problem: ConvProblem, config: KernelConfig, target: str, arch: s
 
 
 def _with_pipeline(config: KernelConfig, name: str) -> KernelConfig:
-    """The configuration for one pipeline, with the options that it implies; along a chain double_smem_buffer follows the pipeline."""
+    """The configuration for one pipeline with the options that it implies; along a chain double_smem_buffer follows it."""
     row = PIPELINES[name]
     options = {option: value for option, value in row.implied_options.items() if getattr(config, option) is None}
     if config.double_smem_buffer and not config.demanded:
@@ -191,7 +192,7 @@ def _pipelines(config: KernelConfig) -> tuple[str, ...]:
 
 
 def _with_chosen_tile(problem: ConvProblem, config: KernelConfig, arch: str) -> KernelConfig:
-    """With a tile for the first of the pipelines that has one, and groups to merge; without if none has, which the rules then explain."""
+    """With a tile, and groups to merge, for the first of the pipelines that has one; without if none has: the rules then say why."""
     from .tiles import default_config
 
     for name in _pipelines(config):
@@ -204,7 +205,7 @@ def _with_chosen_tile(problem: ConvProblem, config: KernelConfig, arch: str) -> 
 
 
 def _tile_misfit(problem: ConvProblem, config: KernelConfig, arch: str) -> str:
-    """Why the tile cannot exist on this arch, whatever the pipeline; empty if it can. Faults on every arch are left to the rules."""
+    """Why the tile cannot exist on this arch; empty if it can. What is wrong on every arch is left to the rules."""
     from .rules import check
 
     plain = KernelConfig(tile=config.tile, pipeline="basic_v1", precision=config.precision)
@@ -224,7 +225,8 @@ def _settings() -> tuple[Any, ...]:
     return env.get("GCONV_SIM_SANITIZE"), env.get("GCONV_DEBUG")
 
 
-def decide(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, backend: Backend, arch: str, *, compiled: bool = True) -> Decision:
+def decide(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, backend: Backend, arch: str, *,
+           compiled: bool = True) -> Decision:
     """The kernel for a problem on a target. Remembered in this process; ``compiled=False`` stops before the compiler.
 
     Raises `RuleError` for a demand that the rules refuse, `NoKernelError` when nothing works.
@@ -243,7 +245,8 @@ def decide(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, backend
     return found
 
 
-def _decide(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, backend: Backend, arch: str, compiled: bool) -> Decision:
+def _decide(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, backend: Backend, arch: str,
+            compiled: bool) -> Decision:
     passed: list[Fallback] = []
     last: GconvError | None = None
     for candidate in _candidates(problem, config, backend.name, arch, passed):
@@ -300,11 +303,12 @@ def _refused(problem: ConvProblem, candidate: KernelConfig, arch: str) -> GconvE
 
 
 def reject(decision: Decision, backend: Backend, failure: GconvError) -> Decision:
-    """What runs after a launch of ``decision`` failed; remembered, so that no process tries it again. Raises if nothing else can."""
+    """What runs after a launch of ``decision`` failed, which is remembered. Raises if nothing else can."""
     if failure.code in _NOT_OF_THE_KERNEL:
         raise failure
     fallback = Fallback(decision.candidate, "launch", failure.message)
-    _remember(decision.spec, decision.problem, decision.candidate, backend, decision.arch, fallback, failure.code not in _FAULTS_SHOWN)
+    lasting = failure.code not in _FAULTS_SHOWN
+    _remember(decision.spec, decision.problem, decision.candidate, backend, decision.arch, fallback, lasting)
     _drop(decision.spec)
     if decision.asked.demanded or decision.target == "cpu":
         raise failure
@@ -337,7 +341,8 @@ def _warn(decision: Decision) -> None:
     if decision.source == "rule" and not any(f.stage != "rule" for f in decision.fallbacks):
         return
     for fallback in decision.fallbacks:
-        text = f"{fallback.reason} ({decision.target_text}); {short_config(decision.config)} is used instead of {short_config(fallback.config)}"
+        used, wanted = short_config(decision.config), short_config(fallback.config)
+        text = f"{fallback.reason} ({decision.target_text}); {used} is used instead of {wanted}"
         if text not in _warned:
             _warned.add(text)
             warnings.warn(text, FallbackWarning, stacklevel=5)
@@ -346,8 +351,8 @@ def _warn(decision: Decision) -> None:
 # --- memory across processes: failures only, since the rules decide everything else in microseconds
 
 def _identity(spec: KernelSpec, problem: ConvProblem, candidate: KernelConfig, backend: Backend, arch: str) -> str:
-    facts = {"problem": problem.identity(), "spec": spec.digest(), "config": candidate.identity(), "target": backend.name, "arch": arch,
-             "limit": env.get("GCONV_COMPILE_TIMEOUT"), "settings": _settings(), **backend.identity(arch)}
+    facts = {"problem": problem.identity(), "spec": spec.digest(), "config": candidate.identity(), "target": backend.name,
+             "arch": arch, "limit": env.get("GCONV_COMPILE_TIMEOUT"), "settings": _settings(), **backend.identity(arch)}
     return json.dumps(facts, sort_keys=True)
 
 
