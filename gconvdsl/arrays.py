@@ -20,8 +20,8 @@ from .problem import ConvProblem
 from .spec import ConvParams
 
 __all__ = [
-    "Bound", "argument_names", "as_numpy", "bind", "bind_inputs", "bind_out", "check_declared", "compact", "copy_out", "infer_problem",
-    "is_torch", "kernel_problem", "kernel_takes", "to_caller",
+    "Bound", "argument_names", "as_numpy", "bind", "bind_inputs", "bind_out", "check_declared", "compact", "copy_out",
+    "infer_problem", "is_torch", "kernel_problem", "kernel_takes", "to_caller",
 ]
 
 _OUTER = {"x": "n", "w": "k", "y": "n"}
@@ -168,7 +168,7 @@ def bind_inputs(problem: ConvProblem, a: Any, b: Any) -> tuple[Bound, Bound]:
 # --- outputs
 
 def bind_out(problem: ConvProblem, out: Any, first: Bound, inputs: Sequence[Bound]) -> Bound:
-    """The buffer of the result: ``out`` when given and fit to be written, otherwise a new array of the kind and form of ``first``."""
+    """The buffer of the result: ``out`` if given and fit to be written, else a new array of the kind and form of ``first``."""
     tensor = problem.result
     if out is None:
         return _new(problem, tensor, first)
@@ -251,8 +251,8 @@ def kernel_takes(bound: Bound, planned: TensorView, sizes: Sequence[int], alignm
     """Whether a kernel planned for a contiguous array may read this one in place.
 
     Strides of 1 are compile-time facts. Where vectors are moved, the address and all other strides are multiples of
-    ``alignment`` bytes; with 32-bit offsets nothing lies before the first element, or further than those reach. ``sizes`` are those
-    of n, g, d, h, w, c; axes of size 1 are never stepped along.
+    ``alignment`` bytes; with 32-bit offsets nothing lies before the first element, or further than those reach.
+    ``sizes`` are those of n, g, d, h, w, c; axes of size 1 are never stepped along.
     """
     steps = [(actual, plan) for actual, plan, size in zip(bound.view.flat(), planned.flat(), sizes) if size > 1]
     if any(plan == 1 and actual != 1 for actual, plan in steps):
@@ -304,13 +304,14 @@ def infer_problem(conv: ConvParams, a: Any, b: Any, out_dtype: Any = None) -> Co
 
 
 @lru_cache(maxsize=1024)
-def _inferred(conv: ConvParams, first: tuple[int, ...], w: tuple[int, ...], dtype: Any, torch: bool, out_dtype: Any) -> ConvProblem:
+def _inferred(conv: ConvParams, first: tuple[int, ...], w: tuple[int, ...], dtype: Any, torch: bool,
+              out_dtype: Any) -> ConvProblem:
     names = argument_names(conv.direction)
     n, channels, sizes = _sizes(first, names[0], torch)
     k, per_group, taps = _sizes(w, names[1], torch)
     if len(taps) != len(sizes):
-        raise error("array.rank", name=names[1], got=len(w), expected=f"{names[0]} has {len(first)}, and both need the same number",
-                    hint="")
+        raise error("array.rank", name=names[1], got=len(w), hint="",
+                    expected=f"{names[0]} has {len(first)}, and both need the same number")
     fixed = {key: value for key, value in conv.fields().items() if key != "G"}
     common: dict[str, Any] = dict(fixed, dtype=dtype, out_dtype=out_dtype, direction=conv.direction, N=n, K=k, filter=taps)
     if conv.direction == "forward":

@@ -72,7 +72,8 @@ def check_case(spec: KernelSpec, config: KernelConfig, problem: ConvProblem, tar
         last[:] = [execute(spec, config, problem, (a, b), operands, out, target, poison=True)]
 
     try:
-        report = verify(problem, run, spec=spec, operands=operands, seed=seed, kinds=kinds, strict_nonfinite=config.strict_nonfinite)
+        report = verify(problem, run, spec=spec, operands=operands, seed=seed, kinds=kinds,
+                        strict_nonfinite=config.strict_nonfinite)
         run_s = _median_time(spec, config, problem, target, seed, operands) if timed else last[0].time_ms / 1e3
     except GconvError as failure:
         return Outcome(problem, target, False, error=str(failure))

@@ -192,7 +192,7 @@ def _pipelines(config: KernelConfig) -> tuple[str, ...]:
 
 
 def _with_chosen_tile(problem: ConvProblem, config: KernelConfig, arch: str) -> KernelConfig:
-    """With a tile, and groups to merge, for the first of the pipelines that has one; without if none has: the rules then say why."""
+    """With a tile and merged groups for the first pipeline that has them; without if none has, and the rules then say why."""
     from .tiles import default_config
 
     for name in _pipelines(config):

@@ -1,6 +1,6 @@
 """The command ``gconv``. Each command imports what it needs when it runs, so that ``gconv --help`` is quick.
 
-Exit codes: 0 all right; 1 a result is wrong, a check found something; 2 a user's mistake or a missing tool; 130 interrupted.
+Exit codes: 0 all right; 1 a result is wrong, a check found something; 2 a user's mistake; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Add = Callable[[argparse.ArgumentParser], None]
 
 def _run(p: argparse.ArgumentParser) -> None:
     p.add_argument("file", help="a .gconv file")
-    p.add_argument("--target", help="TARGET[:ARCH], such as cpu or sim:gfx942 (default: GCONV_TARGET, a GPU that is here, or cpu)")
+    p.add_argument("--target", help="TARGET[:ARCH], such as sim:gfx942 (default: GCONV_TARGET, a GPU that is here, or cpu)")
     p.add_argument("--seed", type=int, default=0, help="seed of the random data (default 0)")
 
 
@@ -35,7 +35,8 @@ def _fmt(p: argparse.ArgumentParser) -> None:
 
 
 def _verify(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--problem", required=True, metavar="TEXT", help='"N=2 G=4 C=32 K=48 input=13x11 filter=3x3", or a MIOpenDriver command')
+    p.add_argument("--problem", required=True, metavar="TEXT",
+                   help='"N=2 G=4 C=32 K=48 input=13x11 filter=3x3", or a MIOpenDriver command')
     p.add_argument("--direction", help="forward, bwd_data, bwd_weight, several with commas, or all (default: the problem's)")
     p.add_argument("--target", help="one or several with commas, such as sim:gfx942,cpu")
     p.add_argument("--seed", type=int, default=0)

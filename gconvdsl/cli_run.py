@@ -30,12 +30,14 @@ def run(options: argparse.Namespace) -> int:
     module = load(options.file)
     target = _target_text(options.target)
     if not module.runs:
-        raise error("usage.empty", what="run", reason=f"{options.file} has no run statement", hint="Add a line such as: run KERNEL on PROBLEM")
+        raise error("usage.empty", what="run", reason=f"{options.file} has no run statement",
+                    hint="Add a line such as: run KERNEL on PROBLEM")
     with Worker() as worker:
         outcomes = list(_progress(run_cases(module, module.runs, target, options.seed, worker.check_case)))
     print_outcomes(outcomes)
     if module.benches:
-        print(f"{len(module.benches)} bench statements were checked, not run: this version measures through gconv run.", file=sys.stderr)
+        print(f"bench statements ({len(module.benches)}) were checked, not run: this version measures through gconv run.",
+              file=sys.stderr)
     return 0 if all(outcome.ok for _, outcome in outcomes) else 1
 
 
@@ -76,8 +78,8 @@ def _row(title: str, outcome: Outcome) -> tuple[str, ...]:
     native = outcome.target.startswith("cpu")
     config = "-" if outcome.config is None else "native" if native else choose.short_config(outcome.config)
     ratio = "-" if outcome.error_ratio is None else f"{outcome.error_ratio:.3f}"
-    return (title, outcome.problem.direction, outcome.target, config, f"{outcome.run_s * 1e3:.3f}", f"{outcome.gflops:.2f}", ratio,
-            outcome.status)
+    return (title, outcome.problem.direction, outcome.target, config, f"{outcome.run_s * 1e3:.3f}", f"{outcome.gflops:.2f}",
+            ratio, outcome.status)
 
 
 def _target_text(text: str | None) -> str:

@@ -25,7 +25,8 @@ def subject(options: argparse.Namespace) -> tuple[KernelSpec, ConvProblem]:
     module = _load(options.file)
     if module is None:
         if options.problem is None:
-            raise error("usage.empty", what="show", reason="neither a file nor --problem is given", hint='Write --problem "N=1 C=8 ..."')
+            raise error("usage.empty", what="show", reason="neither a file nor --problem is given",
+                        hint='Write --problem "N=1 C=8 ..."')
         problem = parse_problem(options.problem)
         problem = problem.as_(options.direction) if options.direction else problem
         return bare_spec(problem.direction), problem
@@ -102,9 +103,11 @@ def inspect(options: argparse.Namespace) -> int:
 
 def _print_resources(found: dict[str, dict[str, int]], target: str) -> None:
     if not found:
-        raise error("usage.option", what="resources of target", value=target, hint="Use a target of hip or cuda, such as --arch gfx950.")
+        raise error("usage.option", what="resources of target", value=target,
+                    hint="Use a target of hip or cuda, such as --arch gfx950.")
     names = list(dict.fromkeys(name for row in found.values() for name in row))
-    print_table(["kernel", *names], [[kernel, *(str(row.get(name, "-")) for name in names)] for kernel, row in found.items()], names)
+    rows = [[kernel, *(str(row.get(name, "-")) for name in names)] for kernel, row in found.items()]
+    print_table(["kernel", *names], rows, names)
 
 
 def rules(options: argparse.Namespace) -> int:

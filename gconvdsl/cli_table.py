@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Sequence
 
-__all__ = ["print_table"]
+__all__ = ["plain", "print_table"]
 
 _STYLES = {"ok": "green", "WRONG": "bold red", "failed": "red"}
 

@@ -64,7 +64,8 @@ class Explanation:
             return []
         launches = [f"{launch.kernel} {_extent(launch)}" for launch in lowered.plan.launches]
         return [f"  runs       {self._what(config)}", *(f"  launch     {text}" for text in launches),
-                f"  workspace  {lowered.plan.workspace} bytes", f"  nonfinite  {_locality(self.target, self.problem.direction, config)}",
+                f"  workspace  {lowered.plan.workspace} bytes",
+                f"  nonfinite  {_locality(self.target, self.problem.direction, config)}",
                 *(f"  note       {note}" for note in lowered.notes)]
 
 

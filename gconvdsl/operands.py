@@ -1,7 +1,7 @@
 """The extra operands of a kernel (bias, residual, scale ...) as the argument block wants them.
 
-``per_k`` and ``per_c`` become contiguous float32 vectors, ``like_y`` an array with the dtype and strides of the result, ``scalar``
-a number. An operand's index in the block is its position in the declaration.
+``per_k`` and ``per_c`` become contiguous float32 vectors, ``like_y`` an array with the dtype and strides of the result,
+``scalar`` a number. An operand's index in the block is its position in the declaration.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BoundOperands:
     scalars: dict[int, float] = field(default_factory=dict)
 
     def matching(self, result: Bound, alignment: int = 1) -> BoundOperands:
-        """The same with every ``like_y`` array in the strides of ``result`` and aligned to ``alignment`` bytes, copied where it is not."""
+        """The same with every ``like_y`` array in the strides of ``result``, aligned to ``alignment`` bytes; copies if need be."""
         if not self.likes:
             return self
         fits = {i: like.view == result.view and like.address % alignment == 0 for i, like in self.likes.items()}
@@ -84,7 +84,8 @@ def _vector(value: Any, name: str, size: int, letter: str) -> np.ndarray:
     if dtype_of(array.dtype) is None and array.dtype != np.float64:
         raise error("array.dtype", name=name, got=str(array.dtype), expected="float32")
     if array.shape != (size,):
-        raise error("array.shape", name=name, got=array.shape, expected=(size,), hint=f"It holds one value for each of the {letter} channels.")
+        raise error("array.shape", name=name, got=array.shape, expected=(size,),
+                    hint=f"It holds one value for each of the {letter} channels.")
     return np.ascontiguousarray(array, dtype=np.float32)
 
 

@@ -13,7 +13,7 @@ from .grammar import loads
 
 __all__ = ["Repl"]
 
-_HELP = """Statements of the .gconv language declare problems, tiles, kernels, epilogues and lets; a repeated name replaces the old one.
+_HELP = """Statements of the .gconv language declare problems, tiles, kernels and epilogues; a repeated name replaces the old one.
 run KERNEL on PROBLEM [for DIRECTIONS]        run on random data, verified and timed
 explain KERNEL on PROBLEM [for DIRECTIONS]    what would run, and why
 :list   what is declared         :target T   choose a target such as sim:gfx942

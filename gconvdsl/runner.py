@@ -66,12 +66,14 @@ class Runner:
         Errors of this package do not propagate: they give a `Result` with ``success`` False and their text.
         """
         try:
-            return execute(bare_spec(problem.direction), self.config, problem, (a, b), out=out, target=self.target, arch=self.arch)
+            spec = bare_spec(problem.direction)
+            return execute(spec, self.config, problem, (a, b), out=out, target=self.target, arch=self.arch)
         except GconvError as failure:
             return Result(None, 0.0, 0.0, self.config, self.target or "", success=False, error=str(failure))
 
 
-def plan_call(spec: KernelSpec, problem: ConvProblem | None, arrays: Sequence[Any], out_dtype: Any = None) -> tuple[KernelSpec, ConvProblem]:
+def plan_call(spec: KernelSpec, problem: ConvProblem | None, arrays: Sequence[Any],
+              out_dtype: Any = None) -> tuple[KernelSpec, ConvProblem]:
     """The declaration and problem of one call: the problem given, or inferred from the arrays.
 
     In another direction than that of its convolution a kernel is the gradient of the bare convolution.
@@ -105,8 +107,8 @@ def execute(spec: KernelSpec, config: KernelConfig | None, problem: ConvProblem 
                     hint="Use kernel.compile(...), or the targets cpu and sim.")
     decision, time_ms = _launch_some(decision, backend, inputs, extra, result, stream, poison)
     tflops = problem.flops / time_ms / 1e9 if time_ms > 0 else 0.0
-    return Result(to_caller(result) if out is None else out, time_ms, tflops, decision.config, decision.target_text, decision.fallbacks,
-                  decision=decision)
+    output = to_caller(result) if out is None else out
+    return Result(output, time_ms, tflops, decision.config, decision.target_text, decision.fallbacks, decision=decision)
 
 
 def _launch_some(decision: choose.Decision, backend: Backend, inputs: Sequence[Bound], extra: BoundOperands, result: Bound,
@@ -121,8 +123,8 @@ def _launch_some(decision: choose.Decision, backend: Backend, inputs: Sequence[B
             decision = choose.reject(decision, backend, failure)
 
 
-def _launch(decision: choose.Decision, backend: Backend, inputs: Sequence[Bound], extra: BoundOperands, result: Bound, stream: Any,
-            poison: bool) -> float:
+def _launch(decision: choose.Decision, backend: Backend, inputs: Sequence[Bound], extra: BoundOperands, result: Bound,
+            stream: Any, poison: bool) -> float:
     """One launch, in milliseconds. Arrays whose strides the kernel cannot take are copied; the result likewise."""
     problem, plan = decision.problem, decision.lowered.plan
     names = (*problem.operands, problem.result)
@@ -170,7 +172,8 @@ def _launch_on_host(decision: choose.Decision, backend: Backend, bound: Mapping[
                     stream: Any) -> float:
     plan = decision.lowered.plan
     args = plan.args.with_views(xv=bound["x"].view, wv=bound["w"].view, yv=bound["y"].view).pack(
-        bound["x"].address, bound["w"].address, bound["y"].address, scratch.address if scratch else 0, extra.addresses(), extra.scalars)
+        bound["x"].address, bound["w"].address, bound["y"].address, scratch.address if scratch else 0, extra.addresses(),
+        extra.scalars)
     return _timed(decision, backend, args, stream)
 
 
@@ -205,7 +208,8 @@ def _flat(array: np.ndarray) -> np.ndarray:
 def _timed(decision: choose.Decision, backend: Backend, args: bytes, stream: Any) -> float:
     built = decision.built
     if built is None or built.module is None:
-        raise error("launch.device", target=decision.target, reason="the kernel was compiled but not loaded", hint="Run gconv doctor.")
+        raise error("launch.device", target=decision.target, hint="Run gconv doctor.",
+                    reason="the kernel was compiled but not loaded")
     start = backend.record(stream)
     backend.launch(built.module, decision.lowered.plan, args, stream)
     end = backend.record(stream)

@@ -91,7 +91,8 @@ def _serve(pipe: Any) -> None:
         pipe.send(_answer(*case))
 
 
-def _answer(spec: KernelSpec, config: KernelConfig, problem: ConvProblem, target: str, options: dict[str, Any]) -> tuple[Any, ...]:
+def _answer(spec: KernelSpec, config: KernelConfig, problem: ConvProblem, target: str,
+            options: dict[str, Any]) -> tuple[Any, ...]:
     """The outcome (or the exception) and the warnings on the way to it."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -20,7 +20,7 @@ ARCH = "gfx942"
 
 
 class StubBackend(Backend):
-    """Compiles nothing; ``launch`` computes fp32 convolutions with bias ``operand[0]`` straight from the addresses it is given."""
+    """Compiles nothing; ``launch`` computes fp32 convolutions with bias ``operand[0]`` straight from the addresses."""
 
     name = "stub"
 
@@ -87,7 +87,8 @@ def compute(problem: ConvProblem, args: bytes) -> None:
 def _store(problem: ConvProblem, result: Any, sums: dict[tuple[int, ...], float], bias: int) -> None:
     sizes = problem.sizes(problem.result)
     spatial = [sizes[a] for a in sizes if a in "dhwzyx"]
-    outer, channel = (sizes["k"], sizes["c"]) if problem.result == "w" else (sizes["n"], sizes["k" if problem.result == "y" else "c"])
+    first, last = {"w": ("k", "c"), "y": ("n", "k"), "x": ("n", "c")}[problem.result]
+    outer, channel = sizes[first], sizes[last]
     full = [outer, problem.G, *([1] * (3 - problem.ndim) + spatial), channel]
     for index in itertools.product(*map(range, full)):
         added = ctypes.c_float.from_address(bias + 4 * (index[1] * channel + index[5])).value if bias else 0.0

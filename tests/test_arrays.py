@@ -152,7 +152,8 @@ def test_compact_keeps_values_and_takes_the_order_of_the_layout() -> None:
 def test_a_problem_is_inferred_from_channels_last_arrays() -> None:
     x, w = np.zeros((2, 9, 8, 12), np.float16), np.zeros((6, 3, 2, 4), np.float16)
     found = arrays.infer_problem(ConvParams("forward", stride=2, pad=((0, 1), (2, 2))), x, w)
-    assert found == gconv.ConvProblem(N=2, G=3, C=12, K=6, input=(9, 8), filter=(3, 2), stride=2, pad=((0, 1), (2, 2)), dtype="fp16")
+    assert found == gconv.ConvProblem(N=2, G=3, C=12, K=6, input=(9, 8), filter=(3, 2), stride=2, pad=((0, 1), (2, 2)),
+                                      dtype="fp16")
     one = arrays.infer_problem(ConvParams("forward"), np.zeros((1, 7, 4), np.float32), np.zeros((4, 3, 1), np.float32))
     assert (one.ndim, one.G, one.layout) == (1, 4, "nwgc")
 

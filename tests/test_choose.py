@@ -97,9 +97,10 @@ def test_a_tile_that_is_wrong_everywhere_is_an_error(stub: StubBackend) -> None:
 
 
 def test_tiles_by_family(stub: StubBackend) -> None:
-    made = decide(stub, KernelConfig(tile={"cdna": TILE, "nvidia": Tile(block=(64, 32, 64), wave_tile=(16, 8, 16))}, pipeline="basic_v1"))
+    nvidia = Tile(block=(64, 32, 64), wave_tile=(16, 8, 16))
+    made = decide(stub, KernelConfig(tile={"cdna": TILE, "nvidia": nvidia}, pipeline="basic_v1"))
     assert made.config.tile == TILE and not made.fallbacks
-    other = decide(stub, KernelConfig(tile={"nvidia": Tile(block=(64, 32, 64), wave_tile=(16, 8, 16))}, pipeline="basic_v1"))
+    other = decide(stub, KernelConfig(tile={"nvidia": nvidia}, pipeline="basic_v1"))
     assert other.fallbacks[0].stage == "tile" and "cdna" in other.fallbacks[0].reason
 
 

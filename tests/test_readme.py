@@ -13,7 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-SET_UP = ["python3 -m pip install -e . && gconv run examples/resnext50.gconv", "python3 -m pip install -e '.[test]' && python3 -m pytest"]
+SET_UP = ["python3 -m pip install -e . && gconv run examples/resnext50.gconv",
+          "python3 -m pip install -e '.[test]' && python3 -m pytest"]
 
 
 def blocks(kind: str) -> list[str]:

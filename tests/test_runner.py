@@ -66,7 +66,7 @@ def test_forward_in_both_forms_and_layouts(stub: StubBackend, layout: str) -> No
     expected = direct(x, w)
     for fused in (True, False):
         shape = (lambda t: problem.fused_shape(t)) if fused else (lambda t: problem.shape(t))
-        a, b = (x, w) if layout == "nhwgc" else (np.ascontiguousarray(x.transpose(0, 3, 1, 2)), np.ascontiguousarray(w.transpose(0, 3, 1, 2)))
+        a, b = (x, w) if layout == "nhwgc" else (np.ascontiguousarray(each.transpose(0, 3, 1, 2)) for each in (x, w))
         result = gconv.Runner(BASIC).run(a.reshape(shape("x")), b.reshape(shape("w")), problem)
         assert result.success, result.error
         y = result.output.reshape(problem.fused_shape("y"))
