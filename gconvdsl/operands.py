@@ -29,7 +29,7 @@ class BoundOperands:
     scalars: dict[int, float] = field(default_factory=dict)
 
     def matching(self, result: Bound, alignment: int = 1) -> BoundOperands:
-        """The same with every ``like_y`` array in the strides of ``result``, aligned to ``alignment`` bytes; copies if need be."""
+        """With every ``like_y`` array in the strides of ``result``, aligned to ``alignment`` bytes; copies if need be."""
         if not self.likes:
             return self
         fits = {i: like.view == result.view and like.address % alignment == 0 for i, like in self.likes.items()}
