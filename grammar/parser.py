@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import importlib.resources
 import re
 from dataclasses import dataclass, field
@@ -33,14 +32,7 @@ def _lark() -> Lark:
     from lark import Lark
 
     grammar = importlib.resources.files(__package__).joinpath("gconv.lark").read_text("utf-8")
-    # Building makes many small objects and no garbage: collections in between would take a third of the time.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return Lark(grammar, parser="lalr", lexer="contextual", maybe_placeholders=False, keep_all_tokens=True)
-    finally:
-        if collecting:
-            gc.enable()
+    return Lark(grammar, parser="lalr", lexer="contextual", maybe_placeholders=False, keep_all_tokens=True)
 
 
 def parse(source: Source, report: Report) -> Parsed:
