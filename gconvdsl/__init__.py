@@ -8,41 +8,68 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._version import __version__
 
-_HOME = {
+if TYPE_CHECKING:
+    from .choose import FallbackWarning, detect_arch
+    from .config import KernelConfig, Tile, TileSpace, choice, tile
+    from .errors import (
+        ArrayError, CompileError, ConfigError, EnvError, GconvError, GconvSyntaxError, LaunchError, NoKernelError, ProblemError,
+        RuleError, StoreError, TraceError, UsageError, VerifyError,
+    )
+    from .expr import Expr
+    from .grammar import dumps, load, loads
+    from .kernel import Kernel, kernel
+    from .problem import ConvProblem, problem
+    from .problem_text import parse_problem
+    from .reference import reference
+    from .rules import Violation, check
+    from .runner import Result, Runner
+    from .spec import ConvParams, KernelSpec, Operand
+    from .trace import (
+        LikeY, PerC, PerK, Scalar, abs, cast, clamp, conv, conv_bwd_data, conv_bwd_weight, erf, exp, gelu, leaky_relu, log,
+        maximum, minimum, neg, relu, rsqrt, sigmoid, silu, sqrt, tanh, where,
+    )
+    from .verify import Report, compare, verify
+
+__all__ = [
+    "ArrayError", "CompileError", "ConfigError", "ConvParams", "ConvProblem", "EnvError", "Expr", "FallbackWarning",
+    "GconvError", "GconvSyntaxError", "Kernel", "KernelConfig", "KernelSpec", "LaunchError", "LikeY", "NoKernelError",
+    "Operand", "PerC", "PerK", "ProblemError", "Report", "Result", "RuleError", "Runner", "Scalar", "StoreError", "Tile",
+    "TileSpace", "TraceError", "UsageError", "VerifyError", "Violation", "__version__", "abs", "cast", "check", "choice",
+    "clamp", "compare", "conv", "conv_bwd_data", "conv_bwd_weight", "detect_arch", "dumps", "erf", "exp", "gelu", "kernel",
+    "leaky_relu", "load", "loads", "log", "maximum", "minimum", "neg", "parse_problem", "problem", "reference", "relu",
+    "rsqrt", "sigmoid", "silu", "sqrt", "tanh", "tile", "verify", "where",
+]
+
+_ELSEWHERE = {
+    "choose": ("FallbackWarning", "detect_arch"),
+    "config": ("KernelConfig", "Tile", "TileSpace", "choice", "tile"),
+    "expr": ("Expr",),
+    "grammar": ("dumps", "load", "loads"),
+    "kernel": ("Kernel", "kernel"),
     "problem": ("ConvProblem", "problem"),
     "problem_text": ("parse_problem",),
-    "config": ("KernelConfig", "Tile", "TileSpace", "choice", "tile"),
-    "trace": (
-        "LikeY", "PerC", "PerK", "Scalar", "abs", "cast", "clamp", "conv", "conv_bwd_data", "conv_bwd_weight", "erf", "exp", "gelu",
-        "leaky_relu", "log", "maximum", "minimum", "neg", "relu", "rsqrt", "sigmoid", "silu", "sqrt", "tanh", "where",
-    ),
-    "kernel": ("Kernel", "kernel"),
-    "spec": ("KernelSpec",),
-    "grammar": ("dumps", "load", "loads"),
-    "runner": ("Result", "Runner"),
-    "choose": ("detect_arch",),
-    "rules": ("check",),
     "reference": ("reference",),
-    "verify": ("compare", "verify"),
-    "errors": (
-        "ArrayError", "CompileError", "ConfigError", "EnvError", "GconvError", "GconvSyntaxError", "LaunchError", "NoKernelError",
-        "ProblemError", "RuleError", "StoreError", "TraceError", "UsageError", "VerifyError",
-    ),
+    "rules": ("Violation", "check"),
+    "runner": ("Result", "Runner"),
+    "spec": ("ConvParams", "KernelSpec", "Operand"),
+    "verify": ("Report", "compare", "verify"),
 }
-_WHERE = {name: module for module, names in _HOME.items() for name in names}
+_WHERE = {name: module for module, names in _ELSEWHERE.items() for name in names}
 
-__all__ = sorted([*_WHERE, "__version__"])
+
+def _home(name: str) -> str:
+    """The module of a public name; errors and traced functions, the two long lists, need no table."""
+    return _WHERE.get(name) or ("errors" if name.endswith("Error") else "trace")
 
 
 def __getattr__(name: str) -> Any:
-    module = _WHERE.get(name)
-    if module is None:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{module}", __name__), name)
+    value = getattr(importlib.import_module(f".{_home(name)}", __name__), name)
     globals()[name] = value
     return value
 
@@ -55,7 +82,7 @@ class _Package(ModuleType):
     """Keeps public names that are also module names (problem, kernel, verify) from being replaced by the modules."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _WHERE and isinstance(value, ModuleType)):
+        if not (name in __all__ and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
 

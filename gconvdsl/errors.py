@@ -5,7 +5,7 @@ GconvError                    the base: ``except gconv.GconvError`` catches all 
   ConfigError (ValueError)    a tile or kernel configuration that cannot exist
   RuleError (ConfigError)     a configuration the rules refuse for this problem and arch
   TraceError (TypeError)      something a kernel body may not do
-  SyntaxError_ (ValueError)   a fault in ``.gconv`` text; `GconvSyntaxErrors` holds several
+  GconvSyntaxError (ValueError) a fault in ``.gconv`` text; ``others`` holds further ones
   ArrayError (TypeError)      arrays of the wrong kind, dtype, rank or shape
   CompileError                a compiler failed, timed out, or is missing
   LaunchError                 a kernel could not be loaded or launched
@@ -27,12 +27,12 @@ from typing import Any
 from .catalogue import CATALOGUE
 
 __all__ = [
-    "ArrayError", "CompileError", "ConfigError", "EnvError", "GconvError", "LaunchError", "NoKernelError", "ProblemError",
-    "RuleError", "StoreError", "GconvSyntaxError", "TraceError", "UsageError", "VerifyError", "error",
+    "ArrayError", "CompileError", "ConfigError", "EnvError", "GconvError", "GconvSyntaxError", "LaunchError", "NoKernelError",
+    "ProblemError", "RuleError", "StoreError", "TraceError", "UsageError", "VerifyError", "error",
 ]
 
 
-class _Blank(dict):
+class _Blank(dict[str, Any]):
     """A mapping that leaves unknown template fields as they are, so a forgotten value never hides the message."""
 
     def __missing__(self, key: str) -> str:

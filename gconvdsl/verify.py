@@ -64,6 +64,12 @@ class Report:
 
     __str__ = summary
 
+    def require(self) -> Report:
+        """This report; `VerifyError` if it is not ok."""
+        if not self.ok:
+            raise error("verify.failed", summary=self.summary().removeprefix("WRONG: "))
+        return self
+
 
 @dataclass(frozen=True)
 class _Expected:

@@ -247,3 +247,10 @@ def test_operands_have_the_shapes_of_their_kinds() -> None:
     assert made["r"].dtype == np.float16 and made["b"].dtype == np.float32
     x, w = make_inputs(problem)
     assert compare(problem, reference(problem, x, w, spec, made).astype(np.float16), x, w, spec, made).ok
+
+
+def test_a_wrong_report_can_be_demanded_right() -> None:
+    assert single(ONE, 2.0, [2, 1, 1], [2, -1, -1]).require().ok
+    with pytest.raises(gconv.VerifyError) as caught:
+        single(ONE, 2.5, [2, 1, 1], [2, -1, -1]).require()
+    assert caught.value.code == "verify.failed" and "got 2.5, expected 2" in str(caught.value)
