@@ -75,7 +75,8 @@ class ConvArgs:
 
     def with_views(self, **views: TensorView) -> ConvArgs:
         """A copy with other strides, for arrays that are not contiguous."""
-        return replace(self, **views)
+        changes: dict[str, Any] = {**views}
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True)
