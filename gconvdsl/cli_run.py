@@ -45,11 +45,8 @@ def run_cases(module: Any, runs: Iterable[Any], target: str, seed: int = 0,
               check: Callable[..., Outcome] = check_case) -> Iterable[tuple[str, Outcome]]:
     """(title, outcome) of every kernel, problem and direction of run statements."""
     for statement in runs:
-        spec = module.kernels[statement.kernel]
-        for name in statement.problems:
-            for direction in statement.directions or spec.directions:
-                problem = module.problems[name].as_(direction)
-                yield f"{spec.name} on {name}", check(spec, spec.config, problem, target, seed=seed, kinds=_KINDS_OF_RUN)
+        for spec, problem in module.jobs(statement):
+            yield f"{spec.name} on {problem.name}", check(spec, spec.config, problem, target, seed=seed, kinds=_KINDS_OF_RUN)
 
 
 def _progress(cases: Iterable[tuple[str, Outcome]]) -> Iterable[tuple[str, Outcome]]:

@@ -76,10 +76,8 @@ class Repl:
     def _explain(self, text: str) -> None:
         module = self._load(text)
         for run in module.runs:
-            spec = module.kernels[run.kernel]
-            for name in run.problems:
-                for direction in run.directions or spec.directions:
-                    print(explain(spec, module.problems[name].as_(direction), target=self.target))
+            for spec, problem in module.jobs(run):
+                print(explain(spec, problem, target=self.target))
 
     def _load(self, text: str) -> Any:
         """The module with this text added; an earlier statement that declares the same name makes way."""

@@ -403,6 +403,15 @@ def _merge(case: Case) -> Violation | None:
                 f"Use a divisor of {groups}.")
 
 
+@_rule("option.strict_nonfinite", "strict_nonfinite is for the target cpu.",
+       "Implicit GEMM multiplies the zeros of the padding and of filled-up channels, and zero times Inf is NaN.")
+def _strict_nonfinite(case: Case) -> Violation | None:
+    if not case.config.strict_nonfinite or case.arch.family == "cpu":
+        return None
+    return _bad("strict_nonfinite", True, False, f"no kernel of {case.arch.name} keeps a NaN or Inf from spreading to its neighbours",
+                "Leave strict_nonfinite out, or use the target cpu.")
+
+
 @_rule("option.precision", "precision = tf32 is for fp32 on an arch that has tf32 matrix instructions.",
        "fp16 and bf16 are narrower already, and other archs compute true fp32.")
 def _precision(case: Case) -> Violation | None:

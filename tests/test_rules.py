@@ -72,6 +72,7 @@ BREAKS = [
     ("option.two_stage", {"direction": "bwd_data"}, {"two_stage": True}, "cpu", "bwd_data"),
     ("option.split_k", {}, {"split_k": 4}, "gfx942", "3"),  # 16 channels x 9 taps = 144: three steps of 64
     ("option.num_groups_to_merge", {}, {"num_groups_to_merge": 4}, "gfx942", "6"),
+    ("option.strict_nonfinite", {}, {"strict_nonfinite": True}, "gfx942", "gfx942"),
     ("option.precision", {"dtype": "fp32"}, {"precision": "tf32", "tile": None}, "gfx942", "tf32"),
     ("option.precision", {}, {"precision": "tf32", "tile": None}, "sm_90", "bf16"),
     ("limit.index", {"N": 1, "C": 6, "K": 6, "input": (1 << 16, 1 << 16)}, {"tile": None}, "gfx942", str(1 << 32)),
