@@ -41,7 +41,8 @@ struct RowLoader {
   int column[S::kKPasses];    // first k of the unit inside a step
   int slot[S::kKPasses][S::kRowPasses];  // where in LDS the unit goes; -1: not this thread's
   Vector staged[S::kKPasses][S::kRowPasses][S::kRun];
-  unsigned valid[S::kKPasses];  // bit per row pass; only read by a prologue
+  static constexpr int kValidWords = ceil_div(S::kRowPasses, 32);
+  unsigned valid[S::kKPasses][S::kRun][kValidWords];  // bit per row pass; only read by a prologue
 
   GCONV_DEVICE void init(const Operand& operand) {
     int tid = hw::thread_id();
@@ -68,34 +69,35 @@ struct RowLoader {
   }
 
   // Issues the global loads of one step; out-of-image elements become zeros.
-  GCONV_DEVICE void load(const Operand& operand, int step) {
+  GCONV_DEVICE void load(const Operand& operand, int step, Staged& staged) const {
     GCONV_UNROLL
     for (int p = 0; p < S::kKPasses; ++p) {
-      valid[p] = 0;
       GCONV_UNROLL
       for (int r = 0; r < S::kRun; ++r) {
+        GCONV_UNROLL
+        for (int word = 0; word < kValidWords; ++word) valid[p][r][word] = 0;
         Point<Offset> k = operand.k(step, column[p] + r);
         if constexpr (S::GroupInK && S::Groups > 1) k.offset += operand.group(group[p]);
         GCONV_UNROLL
         for (int q = 0; q < S::kRowPasses; ++q) {
           bool ok = inside<S::Axes>(row[q], k, operand.extent);
-          valid[p] |= (unsigned)ok << q;
-          staged[p][q][r] = hw::load_or_zero<S::Vec * (int)sizeof(T)>(operand.base, (Offset)(row[q].offset + k.offset), ok);
+          valid[p][r][q / 32] |= (unsigned)ok << q % 32;
+          staged.vector[p][q][r] = hw::load_or_zero<S::Vec * (int)sizeof(T)>(operand.base, (Offset)(row[q].offset + k.offset), ok);
         }
       }
     }
   }
 
   // Applies the prologue, which never turns padding into something else, and writes the tile to LDS.
-  GCONV_DEVICE void store(const Operand& operand, T* lds, int step) {
+  GCONV_DEVICE void store(const Operand& operand, T* lds, int step, Staged& staged) const {
     GCONV_UNROLL
     for (int p = 0; p < S::kKPasses; ++p) {
       GCONV_UNROLL
       for (int q = 0; q < S::kRowPasses; ++q) {
         if (!S::kWhole && slot[p][q] < 0) continue;
-        if constexpr (Operand::kTransforms) transform(operand, p, q, step);
-        if constexpr (S::AlongK) *(Vector*)(lds + slot[p][q]) = staged[p][q][0];
-        else store_transposed(lds + slot[p][q], staged[p][q]);
+        if constexpr (Operand::kTransforms) transform(operand, p, q, step, staged);
+        if constexpr (S::AlongK) *(Vector*)(lds + slot[p][q]) = staged.vector[p][q][0];
+        else store_transposed(lds + slot[p][q], staged.vector[p][q]);
       }
     }
   }
@@ -115,10 +117,14 @@ struct RowLoader {
   static constexpr GCONV_DEVICE int operand_run() { return S::K % Operand::kChannels == 0 ? Operand::kChannels / S::Vec : S::K / S::Vec; }
 
   GCONV_DEVICE void transform(const Operand& operand, int p, int q, int step) {
-    if (!(valid[p] >> q & 1u)) return;
-    T* element = (T*)&staged[p][q][0];
     GCONV_UNROLL
-    for (int i = 0; i < S::Vec; ++i) element[i] = from_float<T>(operand.transform(to_float(element[i]), step, column[p] + i, group[p]));
+    for (int r = 0; r < S::kRun; ++r) {
+      if (!(valid[p][r][q / 32] >> q % 32 & 1u)) continue;
+      T* element = (T*)&staged[p][q][r];
+      GCONV_UNROLL
+      for (int i = 0; i < S::Vec; ++i)
+        element[i] = from_float<T>(operand.transform(to_float(element[i]), step, column[p] + (S::AlongK ? i : r), group[p]));
+    }
   }
 
   static GCONV_DEVICE void store_transposed(T* to, const Vector (&from)[S::kRun]) {
