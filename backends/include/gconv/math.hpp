@@ -39,8 +39,8 @@ GCONV_DEVICE_INLINE float copysign(float a, float sign) {
 }
 
 // A comparison with NaN is false; the second test keeps a NaN in `a`.
-GCONV_DEVICE_INLINE float minimum(float a, float b) { return (a < b) | (a != a) ? a : b; }
-GCONV_DEVICE_INLINE float maximum(float a, float b) { return (a > b) | (a != a) ? a : b; }
+GCONV_DEVICE_INLINE float minimum(float a, float b) { return ((a < b) | (a != a)) ? a : b; }
+GCONV_DEVICE_INLINE float maximum(float a, float b) { return ((a > b) | (a != a)) ? a : b; }
 GCONV_DEVICE_INLINE float clamp(float a, float low, float high) { return minimum(maximum(a, low), high); }
 GCONV_DEVICE_INLINE float relu(float a) { return a < 0.0f ? 0.0f : a; }
 GCONV_DEVICE_INLINE float leaky_relu(float a, float slope) { return a >= 0.0f ? a : slope * a; }
@@ -86,7 +86,7 @@ GCONV_DEVICE_INLINE float log(float a) {
   const float value = (n * -2.12194440e-4f + (p * f * square - 0.5f * square)) + f + n * 0.693359375f;
   const float infinity = from_bits(0x7f800000);
   const float special = a == 0.0f ? -infinity : a < 0.0f ? from_bits(0x7fc00000) : a;  // a: +Inf or NaN
-  return (a > 0.0f) & (a < infinity) ? value : special;
+  return ((a > 0.0f) & (a < infinity)) ? value : special;
 }
 
 // Below 0.625: a + a^3 P(a^2). Above: 1 - 2 / (exp(2 |a|) + 1).
