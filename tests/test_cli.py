@@ -209,6 +209,11 @@ def test_the_repl_declares_runs_explains_and_goes_on_after_errors() -> None:
     assert gconv("repl", text="kernel k for forward { }").returncode == 0
 
 
+def heed_interrupts() -> None:
+    """In the child: a shell starts background jobs, such as a whole test run, with SIGINT ignored, and that is inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_a_reader_that_leaves_and_an_interrupt_are_quiet() -> None:
     with subprocess.Popen([sys.executable, "-m", "gconvdsl.cli", "rules"], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE) as process:
@@ -217,7 +222,7 @@ def test_a_reader_that_leaves_and_an_interrupt_are_quiet() -> None:
         assert process.stderr.read() == b""
     assert process.returncode == 141
     with subprocess.Popen([sys.executable, "-m", "gconvdsl.cli", "repl"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE) as process:
+                          stderr=subprocess.PIPE, preexec_fn=heed_interrupts) as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         process.stdin.write(b":help\n")
         process.stdin.flush()

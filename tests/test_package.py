@@ -207,5 +207,18 @@ def test_a_header_includes_what_it_needs(header: Path) -> None:
 
 @pytest.mark.parametrize("header", sorted(INCLUDE.glob("gconv/*.hpp")), ids=lambda path: path.name)
 def test_a_device_header_includes_what_it_needs(header: Path) -> None:
-    command = [tool("clang", "gfx1100").path, "-x", "hip", "--cuda-device-only", "-nogpuinc", "-nogpulib", "--offload-arch=gfx1100"]
+    command = [tool("clang", "gfx1100").path, "-x", "hip", "--cuda-device-only", "-nogpuinc", "-nogpulib",
+               "--offload-arch=gfx1100"]
     assert compile_alone([*command, "-DGCONV_PLATFORM_HIP"], header) == ""
+
+
+# --- documentation
+
+def test_the_index_names_every_page_and_every_link_leads_somewhere() -> None:
+    pages = [*ROOT.parent.glob("*.md"), *ROOT.parent.glob("docs/*.md"), *ROOT.parent.glob("examples/*.md")]
+    if not (ROOT.parent / "docs" / "index.md").is_file():
+        pytest.skip("the package is installed; the documentation is in the source tree")
+    links = {page: set(re.findall(r"\]\(([^):#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))) for page in pages}
+    assert [f"{page.name}: {link}" for page, found in links.items() for link in found if not (page.parent / link).exists()] == []
+    index = ROOT.parent / "docs" / "index.md"
+    assert {page.name for page in index.parent.glob("*.md")} - links[index] == {"index.md"}
