@@ -7,6 +7,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
 #if !defined(__x86_64__)
 #include <ucontext.h>
 #endif
@@ -126,6 +129,34 @@ class Stacks {
   int count_;
   size_t page_, stride_;
   char* base_;
+};
+
+// Stacks that no OS thread is using. All loaded kernels share them: each stack takes two of the 65530 mappings that Linux gives a
+// process, which a few hundred kernels with stacks of their own would use up.
+class SpareStacks {
+ public:
+  std::unique_ptr<Stacks> take(int count) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (std::unique_ptr<Stacks>& one : spare_)
+      if (one->count() >= count) return remove(one);
+    if (!spare_.empty()) remove(spare_.back());  // a larger one takes its place
+    return std::make_unique<Stacks>(count);
+  }
+  void give(std::unique_ptr<Stacks> stacks) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (stacks != nullptr && stacks->ok()) spare_.push_back(std::move(stacks));
+  }
+
+ private:
+  std::unique_ptr<Stacks> remove(std::unique_ptr<Stacks>& one) {
+    std::swap(one, spare_.back());
+    std::unique_ptr<Stacks> taken = std::move(spare_.back());
+    spare_.pop_back();
+    return taken;
+  }
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Stacks>> spare_;
 };
 
 }  // namespace sim

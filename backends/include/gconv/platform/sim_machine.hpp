@@ -106,9 +106,15 @@ class Machine : public Context {
 
   // Runs one block to its end or its first error; `report.failure` says which.
   void run_block(const Job& job, const int (&index)[3], uint64_t linear, Report& report);
+  // Gives its stacks back after the last block of a launch.
+  void end_launch() { spare_stacks().give(std::move(stacks_)); }
 
  private:
   static const Services kServices;
+  static SpareStacks& spare_stacks() {
+    static SpareStacks stacks;
+    return stacks;
+  }
   static Machine& of(Context* context) { return *static_cast<Machine*>(context); }
   static void entry();
 
@@ -154,7 +160,7 @@ inline void Machine::run_block(const Job& job, const int (&index)[3], uint64_t l
 }
 
 inline bool Machine::prepare_block(const Job& job) {
-  if (stacks_ == nullptr || stacks_->count() < job.threads) stacks_ = std::make_unique<Stacks>(job.threads);
+  if (stacks_ == nullptr || stacks_->count() < job.threads) stacks_ = spare_stacks().take(job.threads);
   lanes_.resize((size_t)job.threads);
   if (!stacks_->ok()) return fail(Failure::kSystem, lanes_[0], "no memory for the stacks of its lanes");
   for (int i = 0; i < job.threads; ++i) {

@@ -129,6 +129,7 @@ class Module {
       if (turn < shared.failed) shared.failed = turn, shared.report = report;
       shared.next = shared.blocks;
     }
+    instance.machine().end_launch();
   }
 
   std::string path_;
