@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import time
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -127,6 +128,18 @@ class Backend(ABC):
     def resources(self, source: str, arch: str, kernel: str) -> dict[str, dict[str, int]]:
         """Per kernel of ``source``: registers, LDS, spills, occupancy. Empty where the target has none of these."""
         return {}
+
+    def activate(self, arch: str, device: int | None = None, stream: int | None = None) -> AbstractContextManager[Any]:
+        """Inside, what this thread allocates, copies, launches and records is on this device (default: the first of the arch) and
+        in the order of this stream (a handle). Raises ``launch.device``."""
+        return nullcontext()
+
+    def capturing(self) -> bool:
+        """Whether the active stream records a graph, so that nothing may wait for it."""
+        return False
+
+    def wait_for(self, stream: int) -> None:
+        """Let what the active stream is given from now on wait for what ``stream`` has been given."""
 
     def allocate(self, nbytes: int) -> Buffer:
         """Uninitialised memory of the target."""

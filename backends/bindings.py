@@ -3,7 +3,8 @@
 Run as ``python -m gconvdsl.backends.bindings``.
 
 They are checked in, because loading one takes 4 ms and parsing the declarations at run time 90 ms. Only functions whose meaning
-and layout are the same in every version of the runtime are bound; structures that change between versions are not.
+and layout are the same in every version of the runtime are bound; structures that change between versions are not (`MemPoolProps`
+is ``CUmemPoolProps``, which grows inside its reserved bytes; these are given as zeros).
 """
 
 from __future__ import annotations
@@ -48,6 +49,38 @@ int cuDeviceGetName(char *name, int length, int device);
 int cuDeviceGetAttribute(int *value, int attribute, int device);
 int cuDeviceTotalMem_v2(size_t *bytes, int device);
 int cuGetErrorString(int error, const char **text);
+int cuDevicePrimaryCtxRetain(void **context, int device);
+int cuCtxGetCurrent(void **context);
+int cuCtxGetDevice(int *device);
+int cuCtxSetCurrent(void *context);
+int cuCtxPushCurrent_v2(void *context);
+int cuCtxPopCurrent_v2(void **context);
+int cuPointerGetAttribute(void *data, int attribute, unsigned long long address);
+int cuMemGetInfo_v2(size_t *free, size_t *total);
+int cuMemAlloc_v2(unsigned long long *address, size_t bytes);
+int cuMemFree_v2(unsigned long long address);
+typedef struct { int type; int handle_types; int location_type; int location_id; void *security; size_t max_size;
+                 unsigned short usage; unsigned char reserved[54]; } MemPoolProps;
+int cuMemPoolCreate(void **pool, const MemPoolProps *properties);
+int cuMemPoolSetAttribute(void *pool, int attribute, void *value);
+int cuMemAllocFromPoolAsync(unsigned long long *address, size_t bytes, void *pool, void *stream);
+int cuMemFreeAsync(unsigned long long address, void *stream);
+int cuMemcpyHtoDAsync_v2(unsigned long long target, const void *source, size_t bytes, void *stream);
+int cuMemcpyDtoHAsync_v2(void *target, unsigned long long source, size_t bytes, void *stream);
+int cuStreamSynchronize(void *stream);
+int cuStreamIsCapturing(void *stream, int *status);
+int cuStreamWaitEvent(void *stream, void *event, unsigned int flags);
+int cuEventCreate(void **event, unsigned int flags);
+int cuEventRecord(void *event, void *stream);
+int cuEventSynchronize(void *event);
+int cuEventElapsedTime(float *milliseconds, void *start, void *end);
+int cuEventDestroy_v2(void *event);
+int cuModuleLoadData(void **module, const void *image);
+int cuModuleGetFunction(void **function, void *module, const char *name);
+int cuFuncSetAttribute(void *function, int attribute, int value);
+int cuLaunchKernel(void *function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+                   unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared, void *stream,
+                   void **parameters, void **extra);
 """
 
 

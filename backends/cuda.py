@@ -1,48 +1,70 @@
-"""Target ``cuda``: NVIDIA GPUs. Compiles the same HIP C++ source to a cubin with nvcc. This version compiles and detects; it
-does not launch."""
+"""Target ``cuda``: NVIDIA GPUs. Compiles the same HIP C++ source to a cubin with nvcc, and launches it through the driver.
+
+`cuda_driver` holds the library, its errors and the contexts, `cuda_memory` buffers and copies, `cuda_launch` modules and
+launches. docs/nvidia.md is for users.
+"""
 
 from __future__ import annotations
 
 import re
 import shutil
-from typing import Any
+import threading
+import weakref
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Iterator
+
+import numpy as np
 
 from .. import archs, env
-from ..errors import error
-from ..plan import Plan
+from ..errors import GconvError, error
 from . import toolchain
-from .base import Artifact, Backend, Detection, Device, Module
+from .base import Artifact, Backend, Detection
+from .cuda_driver import Driver, open_driver
+
+if TYPE_CHECKING:
+    from ..plan import Plan
+    from .cuda_memory import CudaBuffer, Memory, Place
 
 __all__ = ["CudaBackend", "parse_ptxas"]
 
 _LIBRARIES = ("libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1")
 _PTXAS = {"vgpr": r"Used (\d+) registers", "lds_bytes": r"(\d+) bytes smem", "scratch_bytes": r"(\d+) bytes stack frame",
           "spill_bytes": r"(\d+) bytes spill stores"}
-_MAJOR, _MINOR = 75, 76     # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+_DEVICE_ORDINAL = 9     # CU_POINTER_ATTRIBUTE_
 
 
 class CudaBackend(Backend):
-    """NVIDIA GPUs through nvcc."""
+    """NVIDIA GPUs through nvcc and the driver. Thread-safe: each thread is active on its own device and stream."""
 
     name = "cuda"
     host_memory = False
-    can_launch = False
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    @property
+    def can_launch(self) -> bool:  # type: ignore[override]
+        """Whether the driver's library is here."""
+        try:
+            return bool(open_driver(_LIBRARIES))
+        except OSError:
+            return False
 
     def archs(self) -> tuple[str, ...]:
         return archs.arch_names("cuda")
 
     def detect(self) -> Detection:
         try:
-            devices = _devices()
+            devices = open_driver(_LIBRARIES).devices
         except OSError:
             return Detection(False, None, "the NVIDIA driver (libcuda.so.1) is not installed")
-        except RuntimeError as err:
-            return Detection(False, None, f"{err}")
+        except GconvError as failure:
+            return Detection(False, None, failure.values.get("reason") or failure.message)
         arch = devices[0].arch
         if arch not in self.archs():
-            reason = f"{devices[0].name} is {arch}, which no kernel here is built for"
-            return Detection(False, None, reason, tuple(devices))
-        return Detection(True, arch, f"{len(devices)} x {devices[0].name}", tuple(devices))
+            return Detection(False, None, f"{devices[0].name} is {arch}, which no kernel here is built for", devices)
+        return Detection(True, arch, f"{len(devices)} x {devices[0].name}", devices)
 
     def flags(self, arch: str, host: toolchain.Tool) -> list[str]:
         """The command line for an arch, without output and source."""
@@ -79,15 +101,125 @@ class CudaBackend(Backend):
 
     def identity(self, arch: str) -> dict[str, str]:
         tool, host = toolchain.require("nvcc", self.name), toolchain.require("cxx", self.name)
-        return {"compiler": f"{tool.path} {tool.version}", "host": f"{host.path} {host.version}"}
+        found = next((one for one in self.detect().devices if one.arch == arch), None)
+        device = {"device": found.name, "driver": found.driver} if found else {}
+        return {"compiler": f"{tool.path} {tool.version}", "host": f"{host.path} {host.version}", **device}
 
-    def load(self, artifact: Artifact) -> Module:
-        raise error("launch.device", target=self.name, reason="this version compiles for NVIDIA GPUs but does not launch on them",
-                    hint="Run on target sim or cpu.")
+    # --- where a thread works
 
-    def launch(self, module: Module, plan: Plan, args: bytes, stream: Any = None) -> None:
-        raise error("launch.device", target=self.name, reason="this version compiles for NVIDIA GPUs but does not launch on them",
-                    hint="Run on target sim or cpu.")
+    def _driver(self) -> Driver:
+        try:
+            return open_driver(_LIBRARIES)
+        except OSError as failure:
+            raise error("launch.device", target=self.name, reason=f"the NVIDIA driver is not installed ({failure})",
+                        hint="Install it, or run on target cpu.") from None
+
+    @contextmanager
+    def activate(self, arch: str, device: int | None = None, stream: int | None = None) -> Iterator[None]:
+        from .cuda_memory import Place
+
+        driver, before = self._driver(), getattr(self._local, "place", None)
+        place = Place(*self._chosen(driver, arch, device), stream or 0)
+        pushed = driver.enter(place.context)
+        self._local.place = place
+        try:
+            yield
+        finally:
+            self._local.place = before
+            if pushed:
+                driver.leave()
+
+    def _chosen(self, driver: Driver, arch: str, device: int | None) -> tuple[int, Any]:
+        """The ordinal and context of a device that runs kernels for an arch."""
+        fitting = [one.index for one in driver.devices if one.arch == arch and device in (None, one.index)]
+        if not fitting:
+            there = ", ".join(f"cuda:{one.index} {one.name} ({one.arch})" for one in driver.devices)
+            raise error("launch.device", target=f"{self.name}:{arch}", reason=f"the devices are {there}",
+                        hint="Name the arch of a device that is here, or none.")
+        return fitting[0], driver.context(fitting[0])
+
+    def _here(self, stream: int | None = None) -> Place:
+        """The place made active, else that of the thread's current context, else the first device."""
+        place: Place | None = getattr(self._local, "place", None)
+        if place is None:
+            from .cuda_memory import Place as _Place
+
+            driver = self._driver()
+            current = driver.current_device()
+            place = _Place(current or 0, driver.context(current or 0))
+            if current is None:
+                driver.call("cuCtxSetCurrent", place.context)
+        return place if stream is None else replace(place, stream=stream)
+
+    def capturing(self) -> bool:
+        driver, status = self._driver(), self._driver().ffi.new("int *")
+        driver.call("cuStreamIsCapturing", self._stream(None), status)
+        return bool(status[0])
+
+    def wait_for(self, stream: int) -> None:
+        if stream != self._here().stream:
+            event = self.record(stream)
+            self._driver().call("cuStreamWaitEvent", self._stream(None), event.handle, 0)
+
+    def _stream(self, stream: int | None) -> Any:
+        return self._driver().ffi.cast("void *", self._here(stream).stream)
+
+    def device_of(self, address: int) -> int:
+        """The ordinal of the device that an address belongs to. Raises `LaunchError` for an address of the host."""
+        driver, number = self._driver(), self._driver().ffi.new("int *")
+        _ = driver.devices
+        driver.call("cuPointerGetAttribute", number, _DEVICE_ORDINAL, address)
+        return int(number[0])
+
+    # --- kernels, memory, events
+
+    def load(self, artifact: Artifact) -> Any:
+        from .cuda_launch import CudaModule
+
+        return CudaModule(artifact)
+
+    def launch(self, module: Any, plan: Plan, args: bytes, stream: int | None = None) -> None:
+        from .cuda_launch import launch
+
+        launch(self._driver(), self._here(stream), module, plan, args)
+
+    def _memory(self) -> Memory:
+        from .cuda_memory import memory_of
+
+        return memory_of(self._driver())
+
+    def allocate(self, nbytes: int) -> CudaBuffer:  # type: ignore[override]
+        return self._memory().allocate(self._here(), nbytes)
+
+    def upload(self, buffer: Any, array: np.ndarray[Any, Any]) -> None:
+        self._memory().upload(self._here(), buffer.address, np.ascontiguousarray(array))
+
+    def download(self, buffer: Any, array: np.ndarray[Any, Any]) -> None:
+        self._memory().download(self._here(), buffer.address, array)
+
+    def synchronize(self, stream: int | None = None) -> None:
+        self._driver().call("cuStreamSynchronize", self._stream(stream))
+
+    def record(self, stream: int | None = None) -> CudaEvent:
+        event = CudaEvent(self._driver())
+        event.driver.call("cuEventRecord", event.handle, self._stream(stream))
+        return event
+
+    def elapsed_ms(self, start: CudaEvent, end: CudaEvent) -> float:
+        time = end.driver.ffi.new("float *")
+        end.driver.call("cuEventSynchronize", end.handle)
+        end.driver.call("cuEventElapsedTime", time, start.handle, end.handle)
+        return float(time[0])
+
+
+class CudaEvent:
+    """A point of a stream; ``handle`` is the driver's. Destroyed when it is no longer referenced."""
+
+    def __init__(self, driver: Driver) -> None:
+        handle = driver.ffi.new("void **")
+        driver.call("cuEventCreate", handle, 0)
+        self.driver, self.handle = driver, handle[0]
+        weakref.finalize(self, driver.lib.cuEventDestroy_v2, self.handle).atexit = False
 
 
 def _plain(arch: str) -> str:
@@ -106,50 +238,3 @@ def parse_ptxas(text: str) -> dict[str, dict[str, int]]:
 def _number(pattern: str, text: str) -> int:
     match = re.search(pattern, text)
     return int(match[1]) if match else 0
-
-
-def _devices() -> list[Device]:
-    """The devices the driver offers. Raises OSError without a driver, RuntimeError if it has no device."""
-    from ._cuda_api import ffi
-    lib = _driver(ffi)
-    number, size, text, handle = ffi.new("int *"), ffi.new("size_t *"), ffi.new("char[256]"), ffi.new("int *")
-
-    def check(status: int) -> None:
-        if status:
-            message = ffi.new("const char **")
-            known = lib.cuGetErrorString(status, message) == 0 and message[0] != ffi.NULL
-            raise RuntimeError(ffi.string(message[0]).decode() if known else f"driver error {status}")
-
-    def attribute(which: int) -> int:
-        check(lib.cuDeviceGetAttribute(number, which, handle[0]))
-        return int(number[0])
-    check(lib.cuInit(0))
-    check(lib.cuDriverGetVersion(number))
-    driver = f"CUDA {number[0] // 1000}.{number[0] % 1000 // 10}"
-    check(lib.cuDeviceGetCount(number))
-    if not number[0]:
-        raise RuntimeError("the NVIDIA driver offers no device")
-    devices = []
-    for index in range(number[0]):
-        check(lib.cuDeviceGet(handle, index))
-        check(lib.cuDeviceGetName(text, 256, handle[0]))
-        check(lib.cuDeviceTotalMem_v2(size, handle[0]))
-        arch = _built_for(attribute(_MAJOR), attribute(_MINOR))
-        devices.append(Device(index, ffi.string(text).decode(), arch, size[0], driver))
-    return devices
-
-
-def _built_for(major: int, minor: int) -> str:
-    """The arch whose cubins a device of this compute capability runs: the same major, the highest minor not above its own."""
-    known = [name for name in archs.arch_names("cuda") if re.fullmatch(rf"sm_{major}[0-{minor}]", name)]
-    return max(known, default=f"sm_{major}{minor}")
-
-
-def _driver(ffi: Any) -> Any:
-    failure = OSError("libcuda.so.1 was not found")
-    for library in _LIBRARIES:
-        try:
-            return ffi.dlopen(library)
-        except OSError as err:
-            failure = err
-    raise failure

@@ -125,6 +125,14 @@ CATALOGUE: dict[str, Entry] = {
     "launch.load": Entry("The compiled kernel {path} could not be loaded: {reason}.", "Run gconv doctor."),
     "launch.failed": Entry("The kernel {kernel} failed on {target}: {reason}.", "{hint}"),
     "launch.sim": Entry("The simulator stopped the kernel {kernel}: {reason}.", "{hint}"),
+    "launch.driver": Entry("The driver of target {target} serves {have}, but {what} needs {need}.",
+                           "Update the driver, or compile with an older toolkit (GCONV_NVCC)."),
+    "launch.memory": Entry("There is no room for {nbytes} bytes on the device of target {target}: {free} of {total} are free.",
+                           "Free other arrays, or split the problem along N."),
+    "launch.broken": Entry("The device of target {target} stopped at an invalid operation of the kernel {kernel}, or of one "
+                           "before it: {reason}. From now on every call of this process fails.",
+                           "Restart the process. compute-sanitizer python3 SCRIPT shows where it happens."),
+    "launch.runtime": Entry("The driver of target {target} refused {call}: {reason}.", "{hint}"),
     "launch.timeout": Entry("The kernel {kernel} ran longer than {limit} s on {target}.", ""),
     # --- kernel, verify
     "kernel.none": Entry("No kernel is supported for {problem} on {target}.",

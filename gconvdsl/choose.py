@@ -30,7 +30,8 @@ __all__ = [
     "resolve_target", "short_config",
 ]
 
-_NOT_OF_THE_KERNEL = ("compile.missing", "compile.arch", "launch.device")
+_NOT_OF_THE_KERNEL = ("compile.missing", "compile.arch", "launch.device", "launch.driver", "launch.memory", "launch.broken",
+                      "launch.runtime")
 """Errors that say something about the machine: no other candidate would fare better, and nothing is to be remembered."""
 
 
@@ -127,7 +128,7 @@ def default_target() -> str:
     from .backends.base import get
 
     for name in ("hip", "cuda"):
-        if get(name).can_launch and _detect(name).available:
+        if _detect(name).available and get(name).can_launch:
             return name
     return "cpu"
 

@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 import pytest
 
-from gconvdsl.backends import base, bindings, compilers, cuda, hip, toolchain
+from gconvdsl.backends import base, bindings, compilers, cuda, cuda_driver, hip, toolchain
 from gconvdsl.errors import CompileError, GconvError, LaunchError
 
 AMD_SOURCE = """#define __global__ __attribute__((global))
@@ -450,7 +450,7 @@ ptxas info    : Used 40 registers, used 0 barriers
 @pytest.mark.parametrize(("capability", "arch"), [((8, 0), "sm_80"), ((8, 9), "sm_80"), ((9, 0), "sm_90"), ((7, 5), "sm_75"),
                                                   ((12, 0), "sm_120")])
 def test_the_arch_that_a_device_runs(capability: tuple[int, int], arch: str) -> None:
-    assert cuda._built_for(*capability) == arch
+    assert cuda_driver.built_for(*capability) == arch
 
 
 # --- targets

@@ -1,0 +1,76 @@
+"""Kernels of a cubin on NVIDIA devices: loading, and launching a plan on a stream."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ..errors import error
+from .base import Artifact
+from .cuda_driver import Driver
+from .cuda_memory import Place
+
+if TYPE_CHECKING:
+    from ..plan import Launch, Plan
+
+__all__ = ["CudaModule", "launch"]
+
+_MAX_DYNAMIC_SHARED = 8         # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_SHARED_BY_DEFAULT = 48 << 10
+"""Bytes of dynamic shared memory that a kernel may have without asking (CUDA programming guide, compute capabilities)."""
+
+_loaded: dict[tuple[str, int], Any] = {}
+"""(path, device) -> module handle. Kept to the end of the process: a CUDA graph may hold functions of a forgotten kernel."""
+_lock = threading.RLock()
+
+
+class CudaModule:
+    """A cubin; loaded on each device when first launched there, so that kernels for absent devices can be had as well."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.path, self._compiler = str(artifact.path), str(artifact.meta.get("tool", ""))
+        try:
+            self._image = artifact.path.read_bytes()
+        except OSError as failure:
+            raise error("launch.load", path=self.path, reason=f"{failure}") from None
+        self._functions: dict[tuple[int, str], Any] = {}
+        self._shared: dict[tuple[int, str], int] = {}
+
+    def function(self, driver: Driver, place: Place, launch: Launch) -> Any:
+        """The driver's handle of a kernel on a device, allowed to have the shared memory of the launch. Raises `LaunchError`."""
+        key = place.device, launch.kernel
+        function = self._functions.get(key)
+        if function is None:
+            with _lock:
+                function = self._functions[key] = self._find(driver, place, launch.kernel)
+        if launch.shared > self._shared.get(key, _SHARED_BY_DEFAULT):
+            driver.call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, launch.shared, kernel=launch.kernel)
+            self._shared[key] = launch.shared
+        return function
+
+    def _find(self, driver: Driver, place: Place, name: str) -> Any:
+        function = driver.ffi.new("void **")
+        if driver.lib.cuModuleGetFunction(function, self._load(driver, place), name.encode()):
+            raise error("launch.load", path=self.path, reason=f"it has no kernel {name}")
+        return function[0]
+
+    def _load(self, driver: Driver, place: Place) -> Any:
+        if (self.path, place.device) not in _loaded:
+            module = driver.ffi.new("void **")
+            status = driver.lib.cuModuleLoadData(module, driver.ffi.from_buffer(self._image))
+            if status:
+                raise driver.image_failure(status, self.path, self._compiler)
+            _loaded[self.path, place.device] = module[0]
+        return _loaded[self.path, place.device]
+
+
+def launch(driver: Driver, place: Place, module: CudaModule, plan: Plan, args: bytes) -> None:
+    """The launches of a plan in order on the place's stream; every kernel gets ``args`` by value. Does not wait."""
+    block = driver.ffi.from_buffer(args)
+    parameters = driver.ffi.new("void *[1]", [driver.ffi.cast("void *", block)])
+    stream = driver.ffi.cast("void *", place.stream)
+    for one in plan.launches:
+        if all(one.grid):
+            function = module.function(driver, place, one)
+            driver.call("cuLaunchKernel", function, *one.grid, one.block, 1, 1, one.shared, stream, parameters, driver.ffi.NULL,
+                        kernel=one.kernel)
