@@ -5,20 +5,21 @@ Archs are instruction sets (`lower_cpu.ISAS`). The kernels and the pool are comp
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import platform
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 from .. import env
 from ..errors import error
 from ..lower_cpu import ISAS
 from ..plan import Plan
-from . import toolchain
+from . import base, toolchain
 from .base import Artifact, Backend, Detection, Device, Module
 
-__all__ = ["CpuBackend", "host_isas", "threads"]
+__all__ = ["CpuBackend", "host_isas", "probe", "threads"]
 
 _CPUINFO = Path("/proc/cpuinfo")
 _NEEDED = {
@@ -106,6 +107,19 @@ def _pool() -> Any:
     source = (toolchain.INCLUDE / "gconv" / "cpu" / "pool.cpp").read_text(encoding="utf-8")
     flags = ["-std=c++17", "-O2", "-shared", "-fPIC", "-pthread"]
     return _Library(_compile(source, flags, "any", "thread pool", "pool.so").path).library
+
+
+def probe(arch: str) -> tuple[Any, Callable[[str, bytes, int, int], None]]:
+    """The loops of roofline.cpp for an instruction set, and a function that runs one: (name, argument block, tasks, threads)."""
+    from ._cpu_api import ffi
+    source = (toolchain.INCLUDE / "gconv" / "cpu" / "roofline.cpp").read_text(encoding="utf-8")
+    flags = [*base.get("cpu").flags(arch), f"-DGCONV_LANES={ISAS[arch].lanes}", "-I", str(toolchain.INCLUDE / "gconv" / "cpu")]  # type: ignore[attr-defined]
+    library = ctypes.CDLL(str(_compile(source, flags, arch, "roofline", "roofline.so").path))
+
+    def run(name: str, args: bytes, tasks: int, count: int) -> None:
+        address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+        _pool().gconv_parallel(ffi.cast("void (*)(const void *, long long)", address), ffi.from_buffer(args), tasks, count)
+    return library, run
 
 
 def threads() -> int:

@@ -48,6 +48,18 @@ def _rules(p: argparse.ArgumentParser) -> None:
     p.add_argument("--dtype", help="one dtype instead of all: fp32, fp16, bf16")
 
 
+def _bench(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--problems", default="cpu", metavar="FILE", help="a .csv or .gconv file, or cpu: layers of real networks (default)")
+    p.add_argument("--only", metavar="TEXT", help="only problems whose name contains this")
+    p.add_argument("--baseline", choices=("torch",), help="what to compare with")
+    p.add_argument("--target", default="cpu", help="TARGET[:ARCH] (default cpu)")
+    p.add_argument("--direction", default="all", help="forward, bwd_data, bwd_weight, several with commas, or all (default)")
+    p.add_argument("--dtype", choices=("fp32", "fp16", "bf16"), help="instead of the problems' own")
+    p.add_argument("--threads", type=int, help="of both sides (default: GCONV_THREADS, or all cores)")
+    p.add_argument("--seconds", type=float, default=2.0, help="time for each row (default 2)")
+    p.add_argument("--json", metavar="FILE", help="write the rows there as well")
+
+
 def _json_only(p: argparse.ArgumentParser) -> None:
     p.add_argument("--json", action="store_true", help="as JSON")
 
@@ -81,6 +93,7 @@ COMMANDS: dict[str, tuple[str, str, _Add]] = {
     "verify": ("cli_run:verify", "verify a problem against the float64 reference", _verify),
     "explain": ("cli_show:explain", "what would run, why, and what was rejected", _subject),
     "inspect": ("cli_show:inspect", "the source, assembly or resources of a kernel", _inspect),
+    "bench": ("cli_bench:bench", "measure problems side by side with a baseline and the machine's limits", _bench),
     "rules": ("cli_show:rules", "which pipelines are legal where, with reasons", _rules),
     "env": ("cli_show:env", "the environment variables and their values", _nothing),
     "doctor": ("cli_show:doctor", "compilers, targets, devices, caches, and what is missing", _json_only),
