@@ -11,6 +11,8 @@ another user's) never stops a run: a private temporary directory takes its place
 from __future__ import annotations
 
 import errno
+import functools
+import glob
 import hashlib
 import json
 import os
@@ -19,7 +21,6 @@ import stat
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
@@ -56,17 +57,18 @@ def kernel_hash() -> str:
 
 def decision_hash() -> str:
     """Digest of what decides about kernels besides their identity: `kernel_hash`, the rules, and how targets compile."""
-    return _source_digest("backends/**/*", "lower*.py", "expr.py", "ops.py", "plan.py", "rules.py", "archs.py", "tiles.py",
-                          "pipelines.py", "choose.py", "data/*.json")
+    return _source_digest("backends/**/*", "lower*.py", "expr.py", "ops.py", "plan.py", "rules.py", "archs.py", "tile*.py",
+                          "window.py", "pipelines.py", "choose.py", "data/*.json")
 
 
-@lru_cache(maxsize=None)
+@functools.cache
 def _source_digest(*patterns: str) -> str:
-    package, digest = Path(__file__).resolve().parent, hashlib.sha256()
-    found = {path.relative_to(package).as_posix(): path for pattern in patterns for path in package.glob(pattern)}
-    for name, path in sorted(found.items()):
-        if path.suffix in (".hpp", ".h", ".cpp", ".py", ".json"):
-            data = path.read_bytes()
+    package, digest = os.path.dirname(os.path.abspath(__file__)), hashlib.sha256()
+    found = {name for pattern in patterns for name in glob.glob(pattern, root_dir=package, recursive=True)}
+    for name in sorted(found):
+        if name.endswith((".hpp", ".h", ".cpp", ".py", ".json")):
+            with open(os.path.join(package, name), "rb") as file:
+                data = file.read()
             digest.update(f"{name}:{len(data)}:".encode() + data)
     return digest.hexdigest()
 
