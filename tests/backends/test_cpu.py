@@ -328,3 +328,20 @@ def test_the_assembly_shows_the_kernels():
 def test_what_the_binary_must_be_keyed_by():
     identity = backend().identity("avx2")
     assert identity["threads"] == str(cpu.threads()) and identity["device"] and identity["compiler"]
+
+
+@pytest.mark.parametrize("direction", ["forward", "bwd_weight"])
+def test_long_sums_gather_less_error_than_one_chain(direction):
+    problem = gconv.ConvProblem(C=600, K=16, input=(20, 32), filter=(1, 1)).as_(direction)
+    rng = np.random.default_rng(5)
+    a, b = (rng.uniform(0.5, 1.5, problem.fused_shape(tensor)).astype(np.float32) for tensor in problem.operands)
+    x = a.reshape(-1, 600).astype(np.float64)                     # points, channels
+    other = b.reshape(-1, 16).astype(np.float64) if direction == "bwd_weight" else b.reshape(16, 600).T.astype(np.float64)
+    left, right = (x.T, other) if direction == "bwd_weight" else (x, other)
+    chain = np.zeros((left.shape[0], 16), np.float32)
+    for k in range(left.shape[1]):
+        chain = (chain + left[:, k, None] * right[k]).astype(np.float32)
+    result = gconv.Runner(target="cpu").run(a, b, problem).output.reshape(-1, 16 if direction == "forward" else 600)
+    exact = left @ right
+    error, one_chain = (np.sqrt(np.mean((each - exact) ** 2)) for each in (result if direction == "forward" else result.T, chain))
+    assert 0 < error < one_chain / 2

@@ -41,6 +41,14 @@ struct Cover {
   constexpr long long covered() const { return large * kLarge + small * kSmall; }
 };
 
+// The value itself. g++ would read it from memory again for each use, and then loads are what takes the time.
+GCONV_CPU_INLINE Vec in_register(Vec value) {
+#ifdef __x86_64__
+  asm("" : "+x"(value));
+#endif
+  return value;
+}
+
 template <bool kMerged>
 GCONV_CPU_INLINE Vec source_value(const float* x) {
   if constexpr (kMerged) return load(x);
@@ -52,7 +60,7 @@ template <class C, int kPoints, int kStep>
 GCONV_CPU_INLINE void multiply_add(Vec (&acc)[kPoints][C::vectors], const float* x, const float* w) {
   Vec weight[C::vectors];
 #pragma GCC unroll 8
-  for (int v = 0; v < C::vectors; v++) weight[v] = load(w + v * kLanes);
+  for (int v = 0; v < C::vectors; v++) weight[v] = in_register(load(w + v * kLanes));
 #pragma GCC unroll 32
   for (int p = 0; p < kPoints; p++) {
     const Vec value = source_value<C::merged>(x + p * kStep);
@@ -63,6 +71,21 @@ GCONV_CPU_INLINE void multiply_add(Vec (&acc)[kPoints][C::vectors], const float*
 
 constexpr int kUnrolled = 16;  // lengths up to which the loop over the taps and channels of a row is unrolled
 
+constexpr int kChain = 64;     // products summed in a row before their sum is added to others: long chains gather rounding errors
+
+// Moves register sums to memory, where `first` ones replace what is there and others are added; the registers are zero again.
+template <class C, int kPoints>
+GCONV_CPU_INLINE void unload(Vec (&acc)[kPoints][C::vectors], float* sums, bool first) {
+#pragma GCC unroll 32
+  for (int p = 0; p < kPoints; p++)
+#pragma GCC unroll 8
+    for (int v = 0; v < C::vectors; v++) {
+      float* to = sums + p * Block<C>::kWidth + v * kLanes;
+      store(to, first ? acc[p][v] : load(to) + acc[p][v]);
+      acc[p][v] = Vec{};
+    }
+}
+
 // sums[p][:] = over all rows r and k < depth: x[r][x_shift + p * kStep + k] * w[r][w_shift + k][:]. kDepth is the depth if it is
 // at most kUnrolled, or 0.
 template <class C, int kPoints, int kStep, int kDepth>
@@ -70,37 +93,39 @@ inline void dot(const float* const* x, const float* const* w, int rows, long lon
                 float* sums) {
   using B = Block<C>;
   Vec acc[kPoints][C::vectors] = {};
+  long long chain = 0;
+  bool first = true;
+  const auto make_room = [&](long long count) {
+    if constexpr (kDepth > 0 && C::filter[0] * C::filter[1] * kDepth <= kChain) return;
+    if (chain + count > kChain) unload<C, kPoints>(acc, sums, first), chain = 0, first = false;
+    chain += count;
+  };
   for (int r = 0; r < rows; r++) {
     const float* xr = x[r] + x_shift;
     const float* wr = w[r] + w_shift;
     if constexpr (kDepth > 0) {
+      make_room(kDepth);
 #pragma GCC unroll 16
       for (int k = 0; k < kDepth; k++) multiply_add<C, kPoints, kStep>(acc, xr + k * B::kValue, wr + k * B::kWidth);
     } else {
-      for (long long k = 0; k < depth; k++) multiply_add<C, kPoints, kStep>(acc, xr + k * B::kValue, wr + k * B::kWidth);
+      for (long long k = 0; k < depth;) {
+        const long long end = smallest<long long>(k + kChain, depth);
+        make_room(end - k);
+        for (; k < end; k++) multiply_add<C, kPoints, kStep>(acc, xr + k * B::kValue, wr + k * B::kWidth);
+      }
     }
   }
-#pragma GCC unroll 32
-  for (int p = 0; p < kPoints; p++)
-#pragma GCC unroll 8
-    for (int v = 0; v < C::vectors; v++) store(sums + p * B::kWidth + v * kLanes, acc[p][v]);
+  unload<C, kPoints>(acc, sums, first);
 }
 
 // sums[r][j][:] += over points p: x[r][p * kStep + j] * y[p][:], for r < kRows and j < used <= kValues.
 template <class C, int kRows, int kValues, int kStep>
 inline void outer(const float* const* x, const float* y, long long points, float* const* sums, int used) {
   using B = Block<C>;
-  Vec acc[kRows][kValues][C::vectors];
+  Vec acc[kRows][kValues][C::vectors] = {};  // added to the sums at the end, so that no chain is longer than a row
   const float* xr[kRows];
 #pragma GCC unroll 32
-  for (int r = 0; r < kRows; r++) {
-    xr[r] = x[r];
-#pragma GCC unroll 32
-    for (int j = 0; j < kValues; j++)
-#pragma GCC unroll 8
-      for (int v = 0; v < C::vectors; v++)
-        acc[r][j][v] = j < used ? load(sums[r] + j * B::kWidth + v * kLanes) : Vec{};
-  }
+  for (int r = 0; r < kRows; r++) xr[r] = x[r];
   for (long long p = 0; p < points; p++, y += B::kWidth) {
     Vec gradient[C::vectors];
 #pragma GCC unroll 8
@@ -120,7 +145,10 @@ inline void outer(const float* const* x, const float* y, long long points, float
     for (int j = 0; j < kValues; j++)
 #pragma GCC unroll 8
       for (int v = 0; v < C::vectors; v++)
-        if (j < used) store(sums[r] + j * B::kWidth + v * kLanes, acc[r][j][v]);
+        if (j < used) {
+          float* to = sums[r] + j * B::kWidth + v * kLanes;
+          store(to, load(to) + acc[r][j][v]);
+        }
 }
 
 }  // namespace gconv::cpu
