@@ -8,39 +8,22 @@ one binary serves them all.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
-from .archs import Arch, Instruction, arch as find_arch, arithmetic
+from .archs import Arch, arch as find_arch, arithmetic
 from .config import KernelConfig, Tile
 from .dtypes import DTYPES
-from .lower_exprs import epilogue_struct, prologue_struct
+from .lower_source import REDUCE_THREADS, Shape, source_text
+from .pipelines import PIPELINES
 from .plan import Launch, Lowered, Plan
 from .problem import ConvProblem
 from .spec import KernelSpec
-from .tile_cost import lds_bytes
-from .window import Window, find_window
+from .tile_cost import lds_bytes, prefetch_depth
+from .window import find_window
 
 __all__ = ["lower"]
 
-_CPP = {"fp32": "float", "fp16": "gconv::f16", "bf16": "gconv::bf16"}
-_DIRECTION = {"forward": "gconv::kForward", "bwd_data": "gconv::kBwdData", "bwd_weight": "gconv::kBwdWeight"}
-_HEADER = {"basic_v1": ("pipeline_basic_v1.hpp", "gconv::BasicV1")}
 _MIN_STEPS_PER_SPLIT = 8
 _MAX_SPLIT_WORKSPACE = 1 << 28      # bytes
-_REDUCE_THREADS = 256
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """What the launch and the source both need: the resolved tile, its instruction, and how the work is cut."""
-
-    tile: Tile
-    instruction: Instruction
-    merge: int
-    splits: int
-    partial: bool
-    offset_bits: int
-    window: Window | None = None
 
 
 def lower(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, arch: str) -> Lowered:
@@ -54,7 +37,7 @@ def lower(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, arch: st
         tile=shape.tile, pipeline=config.pipeline[0], scheduler=config.scheduler or "intrawave", num_groups_to_merge=shape.merge,
         split_k=shape.splits, two_stage=shape.partial if problem.direction == "bwd_weight" else config.two_stage,
         block_per_cu=config.block_per_cu or 1, epilogue=config.epilogue or "cshuffle")
-    source = _source(spec, problem, resolved, shape)
+    source = source_text(spec, problem, resolved, shape)
     return Lowered(source, _plan(problem, resolved, shape, target), resolved, _notes(problem, shape))
 
 
@@ -71,7 +54,7 @@ def _tiles(problem: ConvProblem, tile: Tile) -> tuple[int, int]:
     return -(-_rows(problem) // tile.m), -(-problem.gemm.n // tile.n)
 
 
-def _shape(problem: ConvProblem, config: KernelConfig, target: Arch) -> _Shape:
+def _shape(problem: ConvProblem, config: KernelConfig, target: Arch) -> Shape:
     tile = config.tile_for(target.family)
     assert tile is not None, "the choice has filled in the tile"
     instruction = target.instruction(arithmetic(problem.dtype, config.precision), tile.wave_tile)
@@ -79,8 +62,11 @@ def _shape(problem: ConvProblem, config: KernelConfig, target: Arch) -> _Shape:
     merge = config.num_groups_to_merge or 1
     splits = config.split_k or _automatic_splits(problem, tile, merge, target)
     partial = splits > 1 or (bool(config.two_stage) and problem.direction == "bwd_weight")
-    window = find_window(problem, tile, instruction, merge, target.lds)
-    return _Shape(_with_vectors(problem, tile, partial), instruction, merge, splits, partial, _offset_bits(problem, tile, splits), window)
+    row = PIPELINES[config.pipeline[0]]
+    window = None if row.needs_direct_to_lds else find_window(problem, tile, instruction, merge, target.lds)
+    prefetch = prefetch_depth(tile, problem.dtype, row, target, config.block_per_cu or 1)
+    return Shape(_with_vectors(problem, tile, partial), instruction, merge, splits, partial, _offset_bits(problem, tile, splits), window,
+                 row.needs_num_wave_groups or 1, prefetch)
 
 
 def _automatic_splits(problem: ConvProblem, tile: Tile, merge: int, target: Arch) -> int:
@@ -138,63 +124,9 @@ def _with_vectors(problem: ConvProblem, tile: Tile, partial: bool) -> Tile:
     return Tile(tile.block, tile.waves, tile.wave_tile, widths, tile.name)
 
 
-# --- source
-
-def _source(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, shape: _Shape) -> str:
-    header, pipeline = _HEADER[config.pipeline[0]]
-    facts = _facts(spec, problem, config, shape)
-    body = [f'#include "gconv/conv.hpp"\n#include "gconv/{header}"']
-    if not spec.is_bare:
-        body.append('#include "gconv/math.hpp"')
-    body.append(f"\nnamespace {{\n{prologue_struct(spec)}\n{epilogue_struct(spec, _CPP[problem.out_dtype])}\n")
-    body.append("struct Facts {\n" + "\n".join(f"  {line}" for line in facts) + "\n};\n}  // namespace\n")
-    body.append(f"using Kernel = gconv::ConvKernel<Facts, {pipeline}>;")
-    body.append(_entry("gconv_main", "Kernel::kThreads", config.block_per_cu or 1, "Kernel"))
-    if shape.partial:
-        body.append(_entry("gconv_reduce", str(_REDUCE_THREADS), 1, "gconv::ReduceSplits<Facts>"))
-    return "\n".join(body) + "\n"
-
-
-def _entry(name: str, threads: str, blocks: int, run: str) -> str:
-    return f"GCONV_KERNEL void GCONV_LAUNCH_BOUNDS(({threads}), {blocks}) {name}(gconv::ConvArgs args) {{ {run}::run(args); }}"
-
-
-def _int3(values: tuple[int, ...]) -> str:
-    padded = (1,) * (3 - len(values)) + tuple(values)
-    return f"gconv::Int3<{', '.join(map(str, padded))}>"
-
-
-def _facts(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, shape: _Shape) -> list[str]:
-    tile, forward, weight = shape.tile, problem.direction == "forward", problem.direction == "bwd_weight"
-    x, w, y = (problem.views()[t].c == 1 for t in "xwy")
-    along_a = not weight and (x if forward else y)
-    constants = {
-        "kAxes": problem.ndim, "kCg": problem.Cg, "kKg": problem.Kg, "kM": tile.m, "kN": tile.n, "kK": tile.k, "kWavesM": tile.waves[0],
-        "kWavesN": tile.waves[1], "kMerge": shape.merge, "kVecA": tile.vector[0], "kVecB": tile.vector[1], "kVecC": tile.vector[2],
-    }
-    box = shape.window.box if shape.window else (1, 1, 1)
-    constants.update(kChunk=shape.window.chunk if shape.window else 0, kBoxImages=shape.window.images if shape.window else 1)
-    flags = {"kWindow": shape.window is not None, "kAlongKA": along_a, "kAlongKB": forward, "kPartial": shape.partial, "kShuffle": config.epilogue == "cshuffle",
-             "kInterwave": config.scheduler == "interwave",
-             "kLikeY": not shape.partial and any(spec.kind(name) == "like_y" for name in spec.epilogue.operands)}
-    return [
-        f"static constexpr gconv::Direction kDirection = {_DIRECTION[problem.direction]};",
-        *(f"using {name} = {_int3(getattr(problem, name.lower()))};" for name in ("Filter", "Stride", "Dilation")),
-        *(f"static constexpr int {name} = {value};" for name, value in constants.items()),
-        *(f"static constexpr bool {name} = {str(value).lower()};" for name, value in flags.items()),
-        f"using Box = {_int3(box)};",
-        f"using In = {_CPP[problem.dtype]};",
-        f"using Out = {_CPP[problem.out_dtype]};",
-        f"using Offset = {'unsigned' if shape.offset_bits == 32 else 'unsigned long long'};",
-        f"using Instruction = gconv::{shape.instruction.name};",
-        "using Prologue = ::Prologue;",
-        "using Epilogue = ::Epilogue;",
-    ]
-
-
 # --- plan
 
-def _plan(problem: ConvProblem, config: KernelConfig, shape: _Shape, target: Arch) -> Plan:
+def _plan(problem: ConvProblem, config: KernelConfig, shape: Shape, target: Arch) -> Plan:
     args = problem.args(shape.splits)
     if problem.N == 0 and problem.direction != "bwd_weight":
         return Plan((), args)
@@ -203,26 +135,29 @@ def _plan(problem: ConvProblem, config: KernelConfig, shape: _Shape, target: Arc
         m = shape.window.blocks(problem)
     phases = math.prod(problem.stride) if problem.direction == "bwd_data" else 1
     threads = math.prod(shape.tile.waves) * target.wave
-    shared = lds_bytes(shape.tile, problem.dtype, config.pipeline[0], shape.merge, epilogue=config.epilogue, window=shape.window) if target.family == "nvidia" else 0
+    shared = 0
+    if target.family == "nvidia":
+        shared = lds_bytes(shape.tile, problem.dtype, config.pipeline[0], shape.merge, double_smem_buffer=config.double_smem_buffer,
+                           epilogue=config.epilogue, window=shape.window)
     launches = [Launch("gconv_main", (m * n * (problem.G // shape.merge), phases * shape.splits, 1), threads, shared)]
     workspace = 0
     if shape.partial:
         elements = math.prod(problem.shape(problem.result))
         workspace = elements * 4 * shape.splits
-        blocks = -(-elements // _REDUCE_THREADS)
-        launches.append(Launch("gconv_reduce", (min(blocks, 65536), -(-blocks // 65536), 1), _REDUCE_THREADS))
+        blocks = -(-elements // REDUCE_THREADS)
+        launches.append(Launch("gconv_reduce", (min(blocks, 65536), -(-blocks // 65536), 1), REDUCE_THREADS))
     return Plan(tuple(launches), args, workspace, offset_bits=shape.offset_bits,
                 alignment=_alignment(problem, shape))
 
 
-def _alignment(problem: ConvProblem, shape: _Shape) -> tuple[tuple[str, int], ...]:
+def _alignment(problem: ConvProblem, shape: Shape) -> tuple[tuple[str, int], ...]:
     a, b, c = shape.tile.vector
     tensors = {"forward": "xwy", "bwd_data": "ywx", "bwd_weight": "yxw"}[problem.direction]
     size, out = DTYPES[problem.dtype].bytes, DTYPES[problem.out_dtype].bytes
     return tuple(zip(tensors, (a * size, b * size, out if shape.partial else c * out)))
 
 
-def _notes(problem: ConvProblem, shape: _Shape) -> tuple[str, ...]:
+def _notes(problem: ConvProblem, shape: Shape) -> tuple[str, ...]:
     notes = [f"implicit GEMM, {shape.instruction.name}, m x n x k = {problem.gemm.m} x {problem.gemm.n} x {problem.gemm.k} per group"]
     if shape.window:
         notes.append(f"the input is staged by windows of {shape.window.pixels} pixels and {shape.window.chunk} channels, once for all taps")

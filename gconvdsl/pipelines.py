@@ -28,11 +28,13 @@ PRECISIONS: dict[str, str] = {"tf32": "fp32 inputs are rounded to 10 mantissa bi
 class Pipeline:
     """One pipeline.
 
-    ``schedulers``: the legal ones, the usual one first. ``prefetch``: K-steps of global loads in flight. ``lds_buffers``: copies
-    of the A and B tiles in LDS. The three needs are hardware or option requirements. ``available``: implemented in this version.
+    ``cpp``: the class template in ``backends/include/gconv/pipeline_NAME.hpp``. ``schedulers``: the legal ones, the usual one first. ``prefetch``: K-steps of global loads in flight. ``lds_buffers``: copies
+    of the A and B tiles in LDS. The three needs are hardware or option requirements. ``staging``: tiles that wait in
+    registers; ``deepens``: more of both where memory is slow. ``available``: implemented in this version.
     """
 
     name: str
+    cpp: str
     meaning: str
     schedulers: tuple[str, ...] = ("intrawave",)
     prefetch: int = 1
@@ -40,7 +42,9 @@ class Pipeline:
     needs_direct_to_lds: bool = False
     needs_double_smem_buffer: bool = False
     needs_num_wave_groups: int | None = None
-    available: bool = False
+    available: bool = True
+    staging: int = 1
+    deepens: bool = False
 
     @property
     def implied_options(self) -> dict[str, Any]:
@@ -56,17 +60,17 @@ class Pipeline:
 _BOTH = ("intrawave", "interwave")
 
 PIPELINES: dict[str, Pipeline] = {row.name: row for row in (
-    Pipeline("basic_v1",
+    Pipeline("basic_v1", "BasicV1",
              "the next K-step is loaded into registers while the present one is computed from LDS, two barriers a step",
-             _BOTH, available=True),
-    Pipeline("mem", "2 to 8 K-steps are kept in flight in registers, for problems bound by memory", _BOTH, prefetch=2),
-    Pipeline("compv3", "two K-steps in flight, LDS and memory traffic interleaved between matrix instructions", prefetch=2),
-    Pipeline("compv4", "two LDS buffers in turn: one is read while the other is filled from registers", prefetch=2, lds_buffers=2,
+             _BOTH),
+    Pipeline("mem", "Mem", "2 to 8 K-steps are kept in flight in registers, for problems bound by memory", _BOTH, prefetch=2, staging=2, deepens=True),
+    Pipeline("compv3", "CompV3", "two K-steps in flight, LDS and memory traffic interleaved between matrix instructions", prefetch=2),
+    Pipeline("compv4", "CompV4", "two LDS buffers in turn: one is read while the other is filled from registers", prefetch=2, lds_buffers=2,
              needs_double_smem_buffer=True),
-    Pipeline("compv5", "two groups of waves alternate between loading and computing", needs_num_wave_groups=2),
-    Pipeline("compv6", "three K-steps in flight through two sets of staging registers", prefetch=3),
-    Pipeline("comp_async", "two LDS buffers in turn, filled by direct global-to-LDS loads without staging registers", prefetch=3,
-             lds_buffers=2, needs_direct_to_lds=True, needs_double_smem_buffer=True),
-    Pipeline("basic_async_v1", "one LDS buffer filled by direct global-to-LDS loads, one K-step in flight",
-             needs_direct_to_lds=True),
+    Pipeline("compv5", "CompV5", "two groups of waves alternate between loading and computing", lds_buffers=2, needs_num_wave_groups=2),
+    Pipeline("compv6", "CompV6", "three K-steps in flight through two sets of staging registers", prefetch=3, staging=2),
+    Pipeline("comp_async", "CompAsync", "two LDS buffers in turn, filled by direct global-to-LDS loads without staging registers", prefetch=3,
+             lds_buffers=2, staging=0, needs_direct_to_lds=True, needs_double_smem_buffer=True),
+    Pipeline("basic_async_v1", "BasicAsyncV1", "one LDS buffer filled by direct global-to-LDS loads, one K-step in flight",
+             staging=0, needs_direct_to_lds=True),
 )}

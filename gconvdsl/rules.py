@@ -73,7 +73,7 @@ class Case:
     @property
     def window(self) -> Window | None:
         """The window that the tile is staged by, where it is."""
-        if self.tile is None or self.instruction is None:
+        if self.tile is None or self.instruction is None or (self.pipeline and self.pipeline.needs_direct_to_lds):
             return None
         return find_window(self.problem, self.tile, self.instruction, self.config.num_groups_to_merge or 1, self.arch.lds)
 

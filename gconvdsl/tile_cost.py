@@ -10,7 +10,7 @@ from .dtypes import DTYPES
 from .pipelines import PIPELINES, Pipeline
 from .window import Window
 
-__all__ = ["LDS_PAD_BYTES", "lds_bytes", "register_limit", "registers_per_lane"]
+__all__ = ["LDS_PAD_BYTES", "lds_bytes", "prefetch_depth", "register_limit", "registers_per_lane"]
 
 LDS_PAD_BYTES = 16
 _SHUFFLE_PAD = 8
@@ -51,11 +51,24 @@ def registers_per_lane(tile: Tile, dtype: str, arch: Arch, pipeline: str | Pipel
     """
     row = _pipeline(pipeline)
     words = DTYPES[dtype].bytes / 4
-    lanes = math.prod(tile.waves) * arch.wave
-    stages = 0 if row and row.needs_direct_to_lds else row.prefetch if row else 1
+    lanes = math.prod(tile.waves) * arch.wave // (row.needs_num_wave_groups or 1 if row else 1)
+    stages = row.staging if row else 1
     elements = (window.pixels * window.chunk if window else tile.m * tile.k) + tile.n * tile.k
     staged = elements * words / lanes * stages * merge
     return math.ceil(tile.m * tile.n / lanes * merge + _fragments(tile, words, arch, instruction) + staged) + _ADDRESS_REGISTERS
+
+
+def prefetch_depth(tile: Tile, dtype: str, pipeline: Pipeline, arch: Arch, block_per_cu: int) -> int:
+    """K-steps in flight: that of the pipeline, or for mem as many as bring 32 KiB a compute unit on their way, 2 to 8.
+
+    Limited by the registers that the staged tiles take, at most a quarter of a lane's.
+    """
+    if not pipeline.deepens:
+        return pipeline.prefetch
+    step = (tile.m + tile.n) * tile.k * DTYPES[dtype].bytes
+    wanted = -(-32768 // block_per_cu // step)
+    registers = step / 4 / (math.prod(tile.waves) * arch.wave)
+    return max(2, min(8, wanted, int(arch.registers / 4 / registers)))
 
 
 def _fragments(tile: Tile, words: float, arch: Arch, instruction: Instruction | None) -> float:

@@ -5,7 +5,8 @@
 // Grid: x = (tile of m * tiles of groups + tile of groups) * tiles of n + tile of n; y = stride phase * splits + split.
 #pragma once
 
-#include "row_loader.hpp"
+#include "async_loader.hpp"
+#include "pipeline.hpp"
 #include "store.hpp"
 
 namespace gconv {
@@ -25,14 +26,15 @@ struct ConvKernel {
   using In = typename S::In;
   using Offset = typename S::Offset;
   static constexpr bool kWeight = S::kDirection == kBwdWeight;
-  static constexpr int kThreads = S::kWavesM * S::kWavesN * hw::kWave;
+  static constexpr int kThreads = S::kWaveGroups * S::kWavesM * S::kWavesN * hw::kWave;
   static constexpr int kColumns = S::kDirection == kForward ? S::kKg : S::kDirection == kBwdData ? S::kCg : S::Filter::product * S::kCg;
   static constexpr int kTilesN = ceil_div(kColumns, S::kN);
 
-  using ShapeA = LoaderShape<In, Offset, S::kM, S::kK, S::kMerge, kThreads, S::kVecA, S::kAlongKA, !kWeight && S::kAlongKA, kWeight ? 1 : S::kAxes>;
-  using ShapeB = LoaderShape<In, Offset, S::kN, S::kK, S::kMerge, kThreads, S::kVecB, S::kAlongKB, false, kWeight ? S::kAxes : 1>;
+  using ShapeA = LoaderShape<S, S::kM, S::kVecA, S::kAlongKA, !kWeight && S::kAlongKA, kWeight ? 1 : S::kAxes>;
+  using ShapeB = LoaderShape<S, S::kN, S::kVecB, S::kAlongKB, false, kWeight ? S::kAxes : 1>;
   static constexpr int kElementsA = ElementsA<S, ShapeA, S::kWindow>::value;
-  static constexpr int kTileBytes = Pipeline<S>::kLdsBuffers * (kElementsA + ShapeB::kElements) * (int)sizeof(In);
+  using Lds = Tiles<In, kElementsA, kElementsA + ShapeB::kElements>;
+  static constexpr int kTileBytes = max_of(Pipeline<S>::kLdsBuffers * Lds::kElements * (int)sizeof(In), Pipeline<S>::kScratchBytes);
   static constexpr int kSharedBytes = max_of(kTileBytes, Store<S, kTileBytes>::kShuffleBytes);
   // The number of steps where it is known at compile time, else 0.
   static constexpr int kChannels = S::kDirection == kForward ? S::kCg : S::kKg;
@@ -93,13 +95,16 @@ struct ConvKernel {
     ResultPlace<S> place(a, b, box);
     Store<S, kTileBytes>::place_rows(place, table);
     WaveGemm<S> gemm;
-    Pipeline<S>::template run<LoaderA, LoaderB>(operand_a, operand_b, b.step0, b.steps, (In*)lds, (In*)lds + kElementsA, gemm);
+    TileMover<LoaderA, LoaderB, Lds> mover(operand_a, operand_b);
+    if (b.steps > 0) Pipeline<S>::run(mover, Lds{(In*)lds}, b.step0, b.step0 + b.steps, gemm);  // an empty reduction leaves zeros
     hw::barrier();  // the table is written, the tiles are read
     Store<S, kTileBytes>::run(gemm, place, table, lds);
   }
+  template <class Shape, class Operand>
+  using RowsOf = typename AsyncLoaderOf<S, Shape, Operand, S::kAsync && CanCopyDirectly<S, Shape, Operand>::value>::type;
   template <class OperandA, class OperandB>
   static GCONV_DEVICE void compute_rows(const ConvArgs& a, const BlockPlace& b) {
-    compute<RowLoader<ShapeA, OperandA>, RowLoader<ShapeB, OperandB>>(a, b, BoxOrigin(), OperandA(a, b), OperandB(a, b));
+    compute<RowsOf<ShapeA, OperandA>, RowsOf<ShapeB, OperandB>>(a, b, BoxOrigin(), OperandA(a, b), OperandB(a, b));
   }
   template <class OperandB>
   static GCONV_DEVICE void compute_window(const ConvArgs& a, const BlockPlace& b) {

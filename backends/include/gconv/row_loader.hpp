@@ -10,14 +10,15 @@
 namespace gconv {
 
 // What a loader needs to know of its operand at compile time.
-template <class T_, class Offset_, int Rows_, int K_, int Groups_, int Threads_, int Vec_, bool AlongK_, bool GroupInK_, int Axes_>
+template <class S, int Rows_, int Vec_, bool AlongK_, bool GroupInK_, int Axes_>
 struct LoaderShape {
-  using T = T_;
-  using Offset = Offset_;
-  static constexpr int Rows = Rows_, K = K_, Groups = Groups_, Threads = Threads_, Vec = Vec_, Axes = Axes_;
+  using T = typename S::In;
+  using Offset = typename S::Offset;
+  static constexpr int Rows = Rows_, K = S::kK, Groups = S::kMerge, Vec = Vec_, Axes = Axes_;
+  static constexpr int Threads = S::kWavesM * S::kWavesN * hw::kWave;  // of one wave group
   static constexpr bool AlongK = AlongK_;
   static constexpr bool GroupInK = GroupInK_;  // neighbouring groups are neighbours in memory along k: let threads walk over them
-  static constexpr int kPitch = K + 16 / (int)sizeof(T);  // padded rows: consecutive rows start in different LDS banks
+  static constexpr int kPitch = K + S::kPad;  // padded rows: consecutive rows start in different LDS banks
   static constexpr int kElements = Groups * Rows * kPitch;
   static constexpr int kRun = AlongK ? 1 : (K % 4 == 0 && sizeof(T) == 2 ? 4 : 1);
   static constexpr int kKUnits = (AlongK ? K / Vec : K / kRun) * (GroupInK ? Groups : 1);
@@ -26,6 +27,7 @@ struct LoaderShape {
   static constexpr int kRowThreads = AlongK ? min_of(Threads / kKThreads, kRowUnits) : min_of(Threads, kRowUnits);
   static constexpr int kKPasses = ceil_div(kKUnits, kKThreads), kRowPasses = ceil_div(kRowUnits, kRowThreads);
   static constexpr bool kWhole = kKPasses * kKThreads == kKUnits && kRowPasses * kRowThreads == kRowUnits && kKThreads * kRowThreads == Threads;
+  static constexpr bool kOneWaveGroup = S::kWaveGroups == 1;
   static_assert(AlongK ? K % Vec == 0 : Rows % Vec == 0, "vectors divide the tile");
 };
 
@@ -40,12 +42,14 @@ struct RowLoader {
   int group[S::kKPasses];     // group of a k unit
   int column[S::kKPasses];    // first k of the unit inside a step
   int slot[S::kKPasses][S::kRowPasses];  // where in LDS the unit goes; -1: not this thread's
-  Vector staged[S::kKPasses][S::kRowPasses][S::kRun];
   static constexpr int kValidWords = ceil_div(S::kRowPasses, 32);
-  unsigned valid[S::kKPasses][S::kRun][kValidWords];  // bit per row pass; only read by a prologue
+  struct Staged {
+    Vector vector[S::kKPasses][S::kRowPasses][S::kRun];
+    unsigned valid[S::kKPasses][S::kRun][kValidWords];  // bit per row pass; only read by a prologue
+  };
 
   GCONV_DEVICE void init(const Operand& operand) {
-    int tid = hw::thread_id();
+    int tid = S::kOneWaveGroup ? hw::thread_id() : hw::thread_id() % S::Threads;
     int k_thread = S::AlongK ? tid % S::kKThreads : tid / S::kRowThreads;
     int row_thread = S::AlongK ? tid / S::kKThreads : tid % S::kRowThreads;
     GCONV_UNROLL
@@ -75,13 +79,13 @@ struct RowLoader {
       GCONV_UNROLL
       for (int r = 0; r < S::kRun; ++r) {
         GCONV_UNROLL
-        for (int word = 0; word < kValidWords; ++word) valid[p][r][word] = 0;
+        for (int word = 0; word < kValidWords; ++word) staged.valid[p][r][word] = 0;
         Point<Offset> k = operand.k(step, column[p] + r);
         if constexpr (S::GroupInK && S::Groups > 1) k.offset += operand.group(group[p]);
         GCONV_UNROLL
         for (int q = 0; q < S::kRowPasses; ++q) {
           bool ok = inside<S::Axes>(row[q], k, operand.extent);
-          valid[p][r][q / 32] |= (unsigned)ok << q % 32;
+          staged.valid[p][r][q / 32] |= (unsigned)ok << q % 32;
           staged.vector[p][q][r] = hw::load_or_zero<S::Vec * (int)sizeof(T)>(operand.base, (Offset)(row[q].offset + k.offset), ok);
         }
       }
@@ -102,6 +106,11 @@ struct RowLoader {
     }
   }
 
+  // The names that pipelines with direct copies use (async_loader.hpp); through registers a copy starts with the load and ends
+  // with the store.
+  GCONV_DEVICE void start(const Operand& operand, T*, int step, Staged& staged) const { load(operand, step, staged); }
+  GCONV_DEVICE void finish(const Operand& operand, T* lds, int step, Staged& staged) const { store(operand, lds, step, staged); }
+
  private:
   GCONV_DEVICE void place_k(int p, int unit) {
     group[p] = 0;
@@ -116,11 +125,11 @@ struct RowLoader {
   }
   static constexpr GCONV_DEVICE int operand_run() { return S::K % Operand::kChannels == 0 ? Operand::kChannels / S::Vec : S::K / S::Vec; }
 
-  GCONV_DEVICE void transform(const Operand& operand, int p, int q, int step) {
+  GCONV_DEVICE void transform(const Operand& operand, int p, int q, int step, Staged& staged) const {
     GCONV_UNROLL
     for (int r = 0; r < S::kRun; ++r) {
-      if (!(valid[p][r][q / 32] >> q % 32 & 1u)) continue;
-      T* element = (T*)&staged[p][q][r];
+      if (!(staged.valid[p][r][q / 32] >> q % 32 & 1u)) continue;
+      T* element = (T*)&staged.vector[p][q][r];
       GCONV_UNROLL
       for (int i = 0; i < S::Vec; ++i)
         element[i] = from_float<T>(operand.transform(to_float(element[i]), step, column[p] + (S::AlongK ? i : r), group[p]));

@@ -121,7 +121,7 @@ struct Store {
   static constexpr int kSliceTiles = max_of(1, min_of(Gemm::MI, TileBytes / kLineBytes)), kSlices = ceil_div(Gemm::MI, kSliceTiles);
   static constexpr int kWaveRows = kSliceTiles * I::M, kSliceRows = S::kWavesM * kWaveRows;
   static constexpr int kShuffleBytes = S::kShuffle ? kSliceRows * kPitch * (int)sizeof(Staged) : 0;
-  static constexpr int kThreads = S::kWavesM * S::kWavesN * hw::kWave;
+  static constexpr int kThreads = S::kWaveGroups * S::kWavesM * S::kWavesN * hw::kWave;
 
   // Every row's place, decoded once and shared through LDS.
   static GCONV_DEVICE void place_rows(const Place& place, Offset* table) {
@@ -134,6 +134,8 @@ struct Store {
   }
 
  private:
+  // With several wave groups the first one has gathered the sums.
+  static GCONV_DEVICE bool holds_sums() { return S::kWaveGroups == 1 || hw::wave_id() < S::kWavesM * S::kWavesN; }
   static GCONV_DEVICE float finish(float acc, const Place& place, int channel, long long element) {
     if constexpr (S::kPartial) return acc;
     else return S::Epilogue::apply(acc, *place.args, channel, element);
@@ -141,6 +143,7 @@ struct Store {
 
   static GCONV_DEVICE void direct(const Gemm& gemm, const Place& place, const Offset* table) {
     Out* out = (Out*)place.tensor;
+    if (!holds_sums()) return;
     GCONV_UNROLL
     for (int g = 0; g < Gemm::GI; ++g)
       GCONV_UNROLL
@@ -164,7 +167,7 @@ struct Store {
       hw::barrier();  // the operand tiles, or the previous slice, are no longer read
       GCONV_UNROLL
       for (int m = 0; m < kSliceTiles; ++m)
-        if (slice * kSliceTiles + m < Gemm::MI) put_tile(gemm, place, slice * kSliceTiles + m, m, lds);
+        if (slice * kSliceTiles + m < Gemm::MI && holds_sums()) put_tile(gemm, place, slice * kSliceTiles + m, m, lds);
       hw::barrier();
       take_slice(place, slice, table, lds);
     }

@@ -15,7 +15,7 @@ struct WaveGemm {
   static constexpr int GI = S::kMerge / kWavesG, MI = S::kM / (S::kWavesM * I::M), NI = S::kN / (kWavesInGroup * I::N), KI = S::kK / I::K;
   static_assert(MI * S::kWavesM * I::M == S::kM && NI * kWavesInGroup * I::N == S::kN && KI * I::K == S::kK,
                 "the block tile is a whole number of wave tiles");
-  static constexpr int kPitch = S::kK + 16 / (int)sizeof(In);
+  static constexpr int kPitch = S::kK + S::kPad;
 
   float acc[GI][MI][NI][I::kAcc];
   int wave_m, wave_g, wave_n;  // this wave's place in the block
@@ -23,7 +23,7 @@ struct WaveGemm {
   int a_row[MI];  // window staging: where each row's first pixel is
 
   GCONV_DEVICE WaveGemm() {
-    int wave = hw::wave_id();
+    int wave = S::kWaveGroups == 1 ? hw::wave_id() : hw::wave_id() % (S::kWavesM * S::kWavesN);
     wave_m = wave % S::kWavesM;
     wave_g = wave / S::kWavesM % kWavesG * GI;
     wave_n = wave / S::kWavesM / kWavesG;
@@ -47,24 +47,29 @@ struct WaveGemm {
       hw::barrier();
       hw::raise_priority();
     }
-    multiply_all(a, b);
+    GCONV_UNROLL
+    for (int i = 0; i < kParts; ++i) {
+      Fragment f;
+      load(f, a, b, i);
+      multiply(f, i);
+    }
     if constexpr (S::kInterwave) hw::lower_priority();
   }
 
- private:
-  GCONV_DEVICE void multiply_all(const In* a, const In* b) {
-    GCONV_UNROLL
-    for (int g = 0; g < GI; ++g)
-      GCONV_UNROLL
-      for (int k = 0; k < KI; ++k) {
-        unsigned fa[MI][I::kA], fb[NI][I::kB];
-        if constexpr (S::kWindow) load_window_rows(fa, a, g, k);
-        else load_rows(fa, a + a_first + g * S::kM * kPitch + k * I::K);
-        load_columns(fb, b + b_first + g * S::kN * kPitch + k * I::K);
-        multiply(fa, fb, acc[g]);
-      }
+  // A K step in parts of one instruction's depth in one group: pipelines that interleave reads and products go part by part.
+  static constexpr int kParts = GI * KI, kFragmentWords = MI * I::kA + NI * I::kB;
+  struct Fragment {
+    unsigned a[MI][I::kA], b[NI][I::kB];
+  };
+  GCONV_DEVICE void load(Fragment& f, const In* a, const In* b, int part) const {
+    int g = part / KI, k = part % KI;
+    if constexpr (S::kWindow) load_window_rows(f.a, a, g, k);
+    else load_rows(f.a, a + a_first + g * S::kM * kPitch + k * I::K);
+    load_columns(f.b, b + b_first + g * S::kN * kPitch + k * I::K);
   }
+  GCONV_DEVICE void multiply(const Fragment& f, int part) { multiply(f.a, f.b, acc[part / KI]); }
 
+ private:
   // The rows of this lane in the window; rows past the box are computed from its first pixel and never stored.
   GCONV_DEVICE void find_rows() {
     int lane_k = I::a_offset(0), lane_row = I::a_offset(1) - lane_k;

@@ -19,7 +19,7 @@ struct Window {
   static constexpr int kH = (Box::h - 1) * St::h + (F::h - 1) * Dl::h + 1;
   static constexpr int kW = (Box::w - 1) * St::w + (F::w - 1) * Dl::w + 1;
   static constexpr int kPixels = S::kBoxImages * kD * kH * kW;
-  static constexpr int kPitch = S::kMerge * S::kChunk + 16 / (int)sizeof(typename S::In);  // of a pixel in LDS
+  static constexpr int kPitch = S::kMerge * S::kChunk + S::kPad;  // of a pixel in LDS
   static constexpr int kElements = kPixels * kPitch;
   static_assert(S::kK == F::product * S::kChunk, "a K step is all taps of a chunk of channels");
 
@@ -119,32 +119,35 @@ struct WindowLoader {
 
   int unit, pixel;
   Offset place[kPixelPasses];
-  Vector staged[kUnitPasses][kPixelPasses];
+  struct Staged {
+    Vector vector[kUnitPasses][kPixelPasses];
+  };
 
   GCONV_DEVICE void init(const Operand& operand) {
-    unit = hw::thread_id() % kUnitThreads;
-    pixel = hw::thread_id() / kUnitThreads;
+    int thread = S::kWaveGroups == 1 ? hw::thread_id() : hw::thread_id() % kThreads;
+    unit = thread % kUnitThreads;
+    pixel = thread / kUnitThreads;
     GCONV_UNROLL
     for (int p = 0; p < kPixelPasses; ++p) place[p] = mine(p) ? operand.pixel(pixel + p * kPixelThreads) : ~(Offset)0;
   }
-  GCONV_DEVICE void load(const Operand& operand, int step) {
+  GCONV_DEVICE void load(const Operand& operand, int step, Staged& staged) const {
     GCONV_UNROLL
     for (int u = 0; u < kUnitPasses; ++u) {
       int vector = (unit + u * kUnitThreads) * Vec, group = vector / S::kChunk, channel = step * S::kChunk + vector % S::kChunk;
       Offset at = (Offset)group * operand.stride.g + (Offset)channel * operand.stride.c;
       GCONV_UNROLL
       for (int p = 0; p < kPixelPasses; ++p)
-        staged[u][p] = hw::load_or_zero<Vec * (int)sizeof(In)>(operand.base, (Offset)(place[p] + at), place[p] != ~(Offset)0);
+        staged.vector[u][p] = hw::load_or_zero<Vec * (int)sizeof(In)>(operand.base, (Offset)(place[p] + at), place[p] != ~(Offset)0);
     }
   }
-  GCONV_DEVICE void store(const Operand& operand, In* lds, int step) {
+  GCONV_DEVICE void store(const Operand& operand, In* lds, int step, Staged& staged) const {
     GCONV_UNROLL
     for (int u = 0; u < kUnitPasses; ++u)
       GCONV_UNROLL
       for (int p = 0; p < kPixelPasses; ++p) {
         if (!mine(p) || (kUnitPasses * kUnitThreads != kUnits && unit + u * kUnitThreads >= kUnits)) continue;
-        if constexpr (Operand::kTransforms) transform(operand, u, p, step);
-        *(Vector*)(lds + (pixel + p * kPixelThreads) * Geometry::kPitch + (unit + u * kUnitThreads) * Vec) = staged[u][p];
+        if constexpr (Operand::kTransforms) transform(operand, u, p, step, staged);
+        *(Vector*)(lds + (pixel + p * kPixelThreads) * Geometry::kPitch + (unit + u * kUnitThreads) * Vec) = staged.vector[u][p];
       }
   }
 
@@ -153,10 +156,10 @@ struct WindowLoader {
     constexpr bool whole = kPixelPasses * kPixelThreads == Geometry::kPixels && kPixelThreads * kUnitThreads == kThreads;
     return whole || (pixel < kPixelThreads && pixel + p * kPixelThreads < Geometry::kPixels);
   }
-  GCONV_DEVICE void transform(const Operand& operand, int u, int p, int step) {
+  GCONV_DEVICE void transform(const Operand& operand, int u, int p, int step, Staged& staged) const {
     if (place[p] == ~(Offset)0) return;
     int vector = (unit + u * kUnitThreads) * Vec, channel = operand.channel0 + vector / S::kChunk * S::kCg + step * S::kChunk + vector % S::kChunk;
-    In* element = (In*)&staged[u][p];
+    In* element = (In*)&staged.vector[u][p];
     GCONV_UNROLL
     for (int i = 0; i < Vec; ++i) element[i] = from_float<In>(S::Prologue::apply(to_float(element[i]), *operand.args, channel + i));
   }

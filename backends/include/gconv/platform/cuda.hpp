@@ -61,6 +61,17 @@ __device__ __forceinline__ void ldmatrix_x2(unsigned (&r)[2], const void* row) {
                : "=r"(r[0]), "=r"(r[1]) : "r"(lds_address(row)) : "memory");
 }
 
+// Direct copies to shared memory (cp.async): see platform/hip.hpp for the contract.
+constexpr int kAsyncBytes = 16;
+constexpr bool kAsyncWideOffsets = true;
+template <class Offset>
+__device__ __forceinline__ void async_copy_or_zero(void* lds_wave_base, const void* base, Offset offset, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(lds_address(lds_wave_base) + lane_id() * 16),
+               "l"((const char*)base + (valid ? offset : 0)), "r"(valid ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void async_wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+
 #define GCONV_MMA_K16(name, type)                                                                            \
   __device__ __forceinline__ void name(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {      \
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \

@@ -104,6 +104,28 @@ GCONV_DEVICE Raw<Bytes> load_or_zero(const void* base, unsigned long long offset
   return valid ? *(const Raw<Bytes>*)((const char*)base + offset) : zero;
 }
 
+// Direct copies from global memory to LDS: kAsyncBytes a lane, lane l of the wave to lds_wave_base + l * kAsyncBytes; zeros where not
+// valid. async_wait: all copies of this wave have arrived.
+#if defined(__gfx950__)
+constexpr int kAsyncBytes = 16;
+#else
+constexpr int kAsyncBytes = 4;
+#endif
+constexpr bool kAsyncWideOffsets = false;
+#if (defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__)) && defined(GCONV_BUFFER_LOADS)
+GCONV_DEVICE void async_copy_or_zero(void* lds_wave_base, const void* base, unsigned offset, bool valid) {
+  auto resource = __builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(base), 0, kBufferBytes, kBufferFlags);
+  __builtin_amdgcn_raw_ptr_buffer_load_lds(resource, (__attribute__((address_space(3))) void*)lds_wave_base, kAsyncBytes,
+                                           valid ? offset : 0xffffffffu, 0, 0, 0);
+}
+#endif
+GCONV_DEVICE void async_commit() {}
+GCONV_DEVICE void async_wait() {
+#if defined(GCONV_CDNA)
+  __builtin_amdgcn_s_waitcnt(0x0f70);  // vmcnt(0)
+#endif
+}
+
 #if defined(GCONV_CDNA)
 #define GCONV_MFMA(name, builtin, Operand, Acc, words, regs)                                             \
   GCONV_DEVICE void name(float (&d)[regs], const unsigned (&a)[words], const unsigned (&b)[words]) {     \

@@ -171,6 +171,30 @@ GCONV_DEVICE_INLINE void cp_async_wait(int groups) {
 }
 #endif
 
+// Direct copies under one contract (platform/hip.hpp): lane l of the wave to lds_wave_base + l * kAsyncBytes, zeros where not valid.
+#if defined(GCONV_SIM_SM) || defined(__gfx950__)
+constexpr int kAsyncBytes = 16;
+#else
+constexpr int kAsyncBytes = 4;
+#endif
+#if defined(GCONV_SIM_SM)
+constexpr bool kAsyncWideOffsets = true;
+constexpr sim::CopyKind kDirectCopy = sim::kGroupedCopy;
+GCONV_DEVICE_INLINE void async_commit() { cp_async_commit(); }
+GCONV_DEVICE_INLINE void async_wait() { cp_async_wait(0); }
+#else
+constexpr bool kAsyncWideOffsets = false;
+constexpr sim::CopyKind kDirectCopy = sim::kCountedCopy;
+GCONV_DEVICE_INLINE void async_commit() {}
+GCONV_DEVICE_INLINE void async_wait() { wait_loads(0); }
+#endif
+template <class Offset>
+GCONV_DEVICE_INLINE void async_copy_or_zero(void* lds_wave_base, const void* base, Offset offset, bool valid, int line = __builtin_LINE(),
+                                            const char* file = __builtin_FILE()) {
+  sim::stage_copy((unsigned char*)lds_wave_base + lane_id() * kAsyncBytes, (const unsigned char*)base + (valid ? offset : 0), kAsyncBytes,
+                  valid, kDirectCopy, {file, line});
+}
+
 }  // namespace hw
 }  // namespace gconv
 
