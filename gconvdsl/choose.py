@@ -216,6 +216,7 @@ def _tile_misfit(problem: ConvProblem, config: KernelConfig, arch: str) -> str:
 # --- deciding
 
 _lock = threading.RLock()
+_turns: dict[tuple[Any, ...], threading.RLock] = {}
 _decisions: dict[tuple[Any, ...], Decision] = {}
 _failed: dict[str, tuple[KernelSpec, Fallback]] = {}
 _warned: set[str] = set()
@@ -236,14 +237,21 @@ def decide(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, backend
     found = _decisions.get(key)
     if found is not None and (found.built is not None or not compiled):
         return found
-    with _lock:
+    with _turn(key):
         found = _decisions.get(key)
         if found is None or (compiled and found.built is None):
             found = _decide(spec, problem, config, backend, arch, compiled)
             if compiled:
-                _decisions[key] = found
-                _warn(found)
+                with _lock:
+                    _decisions[key] = found
+                    _warn(found)
     return found
+
+
+def _turn(key: tuple[Any, ...]) -> threading.RLock:
+    """One thread decides a problem; threads with different problems compile at the same time."""
+    with _lock:
+        return _turns.setdefault(key, threading.RLock())
 
 
 def _decide(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, backend: Backend, arch: str,
@@ -335,6 +343,7 @@ def _drop(spec: KernelSpec | None) -> None:
     with _lock:
         for key in [key for key in _decisions if spec is None or key[0] == spec]:
             del _decisions[key]
+            _turns.pop(key, None)
 
 
 def _warn(decision: Decision) -> None:
@@ -363,7 +372,8 @@ def _remember(spec: KernelSpec, problem: ConvProblem, candidate: KernelConfig, b
     from . import records
 
     identity = _identity(spec, problem, candidate, backend, arch)
-    _failed[identity] = spec, fallback
+    with _lock:
+        _failed[identity] = spec, fallback
     if lasting:
         records.remember(identity, {"stage": fallback.stage, "reason": fallback.reason})
 

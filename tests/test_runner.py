@@ -13,6 +13,7 @@ import pytest
 
 import gconvdsl as gconv
 from gconvdsl import choose, pipelines, runner
+from gconvdsl.backends.base import Artifact
 from gconvdsl.config import KernelConfig, Tile
 from gconvdsl.expr import Expr, apply, operand
 from gconvdsl.spec import ConvParams, KernelSpec, Operand
@@ -182,6 +183,25 @@ def test_many_threads_get_one_decision_and_right_results(stub: StubBackend) -> N
         thread.join()
     assert len(results) == 8 and all(np.array_equal(y, expected) for y in results)
     assert stub.compiled == ["basic_v1"]
+
+
+def test_threads_with_different_problems_compile_at_the_same_time(stub: StubBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting, compiled = threading.Barrier(2), []
+    compile_alone = stub.compile
+
+    def compile_together(source: str, arch: str, kernel: str) -> Artifact:
+        meeting.wait(60)                # broken, and an error, if one compilation waits for the end of the other
+        compiled.append(source)
+        return compile_alone(source, arch, kernel)
+
+    monkeypatch.setattr(stub, "compile", compile_together)
+    threads = [threading.Thread(target=lambda n=n: choose.decide(runner.bare_spec("forward"), PROBLEM.replace(N=n), BASIC, stub, ARCH))
+               for n in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(compiled) == 2
 
 
 def test_a_kernel_in_another_direction_is_the_bare_gradient(stub: StubBackend) -> None:
