@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
 from typing import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from gconvdsl import env
+from gconvdsl import cachedir, env
 from gconvdsl.backends import toolchain
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -33,6 +35,19 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         os.chmod(path, 0o700)
         patch.setenv("GCONV_CACHE_DIR", path)
         yield path
+
+
+@pytest.fixture
+def new_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache directory of one test, in a process that has not warned about any."""
+    path = tmp_path / "cache"
+    path.mkdir(mode=0o700)
+    for name in ("_roots", "_temporary", "_warned"):
+        monkeypatch.setattr(cachedir, name, type(getattr(cachedir, name))())
+    monkeypatch.setenv("GCONV_CACHE_DIR", str(path))
+    yield path
+    for temporary in cachedir._temporary:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def tool(kind: str, arch: str = "") -> toolchain.Tool:

@@ -12,11 +12,11 @@ import signal
 import time
 import warnings
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 import pytest
 
-from gconvdsl import cache, cachedir
+from gconvdsl import cache
 from gconvdsl.errors import CompileError, error
 
 KEY, OTHER = "a" * 64, "b" * 64
@@ -24,17 +24,10 @@ CONTENT = b"\x7fELF machine code"
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cache of its own, in a process that has warned about nothing yet."""
-    path = tmp_path / "cache"
-    path.mkdir(mode=0o700)
-    for name in ("_roots", "_temporary", "_warned"):
-        monkeypatch.setattr(cachedir, name, type(getattr(cachedir, name))())
-    monkeypatch.setenv("GCONV_CACHE_DIR", str(path))
+def place(new_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own, and short waits."""
     monkeypatch.setenv("GCONV_COMPILE_TIMEOUT", "5")
-    yield path
-    for temporary in cachedir._temporary:
-        shutil.rmtree(temporary, ignore_errors=True)
+    return new_cache
 
 
 class Builder:

@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import shutil
 import sqlite3
 import threading
 import warnings
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 import pytest
 
-from gconvdsl import cache, cachedir, records
+from gconvdsl import cache, records
 from gconvdsl.errors import StoreError
 
 FAILED = {"stage": "compile", "reason": "error: \u201ctoo many registers\u201d", "codes": [1, 2]}
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The records of a process that has neither records nor warned about anything."""
-    path = tmp_path / "cache"
-    path.mkdir(mode=0o700)
-    for name in ("_roots", "_temporary", "_warned"):
-        monkeypatch.setattr(cachedir, name, type(getattr(cachedir, name))())
+def file(new_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The records of a process that has none yet."""
     monkeypatch.setattr(records, "_memory", {})
-    monkeypatch.setenv("GCONV_CACHE_DIR", str(path))
-    yield path / "records.sqlite3"
-    for temporary in cachedir._temporary:
-        shutil.rmtree(temporary, ignore_errors=True)
+    return new_cache / "records.sqlite3"
 
 
 def watched(action: Callable[[], Any]) -> tuple[Any, list[str]]:
