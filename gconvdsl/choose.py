@@ -35,8 +35,8 @@ _NOT_OF_THE_KERNEL = ("compile.missing", "compile.arch", "launch.device", "launc
 """Errors that say something about the machine: no other candidate would fare better, and nothing is to be remembered."""
 
 
-_FAULTS_SHOWN = ("launch.sim", "launch.timeout")
-"""Failures that the next process is to see again: the simulator is there to find faults, and time depends on the machine."""
+_FAULTS_SHOWN = ("launch.sim", "launch.emu", "launch.timeout")
+"""Failures that the next process is to see again: simulator and emulator are there to find faults, and time depends on the machine."""
 
 _RULES_OF_AN_ARCH = ("tile.wave_tile", "tile.threads", "tile.lds", "tile.registers")
 """Rules by which a tile that is good on one arch is none on another."""
@@ -189,7 +189,7 @@ def _with_tile(problem: ConvProblem, config: KernelConfig, arch: str, passed: li
 
 def _pipelines(config: KernelConfig) -> tuple[str, ...]:
     """Those that are asked for, or all that there are."""
-    return config.pipeline or tuple(name for name, row in PIPELINES.items() if row.available)
+    return config.pipeline or tuple(PIPELINES)
 
 
 def _with_chosen_tile(problem: ConvProblem, config: KernelConfig, arch: str) -> KernelConfig:

@@ -28,9 +28,9 @@ PRECISIONS: dict[str, str] = {"tf32": "fp32 inputs are rounded to 10 mantissa bi
 class Pipeline:
     """One pipeline.
 
-    ``cpp``: the class template in ``backends/include/gconv/pipeline_NAME.hpp``. ``schedulers``: the legal ones, the usual one first. ``prefetch``: K-steps of global loads in flight. ``lds_buffers``: copies
-    of the A and B tiles in LDS. The three needs are hardware or option requirements. ``staging``: tiles that wait in
-    registers; ``deepens``: more of both where memory is slow. ``available``: implemented in this version.
+    ``cpp``: the class template in ``backends/include/gconv/pipeline_NAME.hpp``. ``schedulers``: the legal ones, the usual one first.
+    ``prefetch``: K-steps of global loads in flight. ``lds_buffers``: copies of the A and B tiles in LDS. The three needs are
+    hardware or option requirements. ``staging``: tiles that wait in registers; ``deepens``: more of both where memory is slow.
     """
 
     name: str
@@ -42,7 +42,6 @@ class Pipeline:
     needs_direct_to_lds: bool = False
     needs_double_smem_buffer: bool = False
     needs_num_wave_groups: int | None = None
-    available: bool = True
     staging: int = 1
     deepens: bool = False
 

@@ -132,17 +132,6 @@ def require(problem: ConvProblem, config: KernelConfig, arch: str | Arch) -> Non
 # --- rules of pipelines
 
 
-@_rule("pipeline.available", "The pipeline is implemented in this version.",
-       "A property of this version, not of any hardware; it goes as the pipelines arrive.")
-def _available(case: Case) -> Violation | None:
-    row = case.pipeline
-    if row is None or row.available:
-        return None
-    ready = ", ".join(one.name for one in PIPELINES.values() if one.available)
-    return _bad("pipeline", row.name, ready, f"pipeline {row.name} is not implemented in this version, only {ready}",
-                f"Use {ready}, or end a chain with it: \"{row.name} -> basic_v1\".")
-
-
 @_rule("pipeline.scheduler", "interwave is for basic_v1 and mem.",
        "The other pipelines carry an intrawave schedule of their own.")
 def _scheduler(case: Case) -> Violation | None:

@@ -18,19 +18,16 @@ from .rules import RULES, check
 
 __all__ = ["MatrixRow", "markdown", "matrix", "render"]
 
-_NOT_YET = "pipeline.available"
-
 
 @dataclass(frozen=True)
 class MatrixRow:
-    """One combination. ``reasons``: ids of the rules that forbid it, empty where legal; ``available``: implemented already."""
+    """One combination. ``reasons``: ids of the rules that forbid it, empty where legal."""
 
     pipeline: str
     scheduler: str
     direction: str
     dtype: str
     arch: str
-    available: bool
     reasons: tuple[str, ...]
 
 
@@ -46,8 +43,7 @@ def _row(pipeline: str, scheduler: str, direction: str, dtype: str, arch: Arch) 
     config = KernelConfig(tile=_small_tile(arch, dtype), pipeline=pipeline,
                           **{**PIPELINES[pipeline].implied_options, "scheduler": scheduler})
     broken = [one.rule for one in check(problem, config, arch)]
-    return MatrixRow(pipeline, scheduler, direction, dtype, arch.name, _NOT_YET not in broken,
-                     tuple(one for one in broken if one != _NOT_YET))
+    return MatrixRow(pipeline, scheduler, direction, dtype, arch.name, tuple(broken))
 
 
 def _small_tile(arch: Arch, dtype: str) -> Tile | None:
@@ -84,15 +80,13 @@ def markdown() -> str:
 
 def _legend() -> list[str]:
     """What the words and the marks of the cells mean."""
-    return ["yes: legal and implemented.", "later: legal, not implemented in this version.",
-            "ignored: the target has one way of its own.",
-            "Other cells name the rule that forbids the combination."]
+    return ["yes: legal.", "ignored: the target has one way of its own.", "Other cells name the rule that forbids the combination."]
 
 
 def _outcome(row: MatrixRow) -> str:
     if find_arch(row.arch).family == "cpu":
         return "ignored"
-    return ", ".join(row.reasons) or ("yes" if row.available else "later")
+    return ", ".join(row.reasons) or "yes"
 
 
 def _lines(rows: Sequence[MatrixRow]) -> list[tuple[str, ...]]:

@@ -50,12 +50,12 @@ def default_tile(problem: ConvProblem, arch: str | Arch, direction: str | None =
 
 
 def candidates(problem: ConvProblem, arch: str | Arch, limit: int = 12) -> list[KernelConfig]:
-    """At most ``limit`` legal configurations to try, the best guess first: good tiles with every available pipeline."""
+    """At most ``limit`` legal configurations to try, the best guess first: good tiles with every pipeline."""
     found = find_arch(arch)
     if found.family == "cpu":
         return [KernelConfig()]
     rows = [KernelConfig(pipeline=row.name, **{**row.implied_options, "scheduler": scheduler})
-            for row in PIPELINES.values() if row.available for scheduler in row.schedulers]
+            for row in PIPELINES.values() for scheduler in row.schedulers]
     tiles = itertools.islice(_ranked(problem, found, KernelConfig()), 4 * limit)
     every = (row.resolved(tile=tile) for tile in tiles for row in rows)
     return list(itertools.islice((config for config in every if not check(problem, config, found)), limit))

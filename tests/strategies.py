@@ -15,13 +15,13 @@ from gconvdsl.archs import arch as find_arch
 from gconvdsl.config import KernelConfig, Tile
 from gconvdsl.expr import Expr, apply, const, operand
 from gconvdsl.layouts import LAYOUTS
-from gconvdsl.pipelines import PIPELINES
+from gconvdsl.pipelines import PIPELINES, Pipeline
 from gconvdsl.problem import ConvProblem
 from gconvdsl.rules import check
 from gconvdsl.spec import PLACES, ConvParams, KernelSpec, Operand
 from tests.grammar.gconv_strategies import expressions
 
-__all__ = ["Family", "families", "gemm_parts", "is_hot"]
+__all__ = ["Family", "families", "gemm_parts", "has_loads", "is_hot"]
 
 DTYPES = ("fp16", "bf16", "fp32")
 CHANNELS = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 24, 48)
@@ -57,6 +57,15 @@ def is_hot(problem: ConvProblem, tile: Tile) -> bool:
                for part in gemm_parts(problem))
 
 
+def is_legal(problem: ConvProblem, config: KernelConfig, arch: str) -> bool:
+    return not check(problem, config, arch)
+
+
+def has_loads(config: KernelConfig, arch: str) -> bool:
+    """Whether the arch has what the pipeline cannot do without: loads from global memory straight to LDS."""
+    return not PIPELINES[config.pipeline[0]].needs_direct_to_lds or arch == "cpu" or bool(find_arch(arch).direct_to_lds)
+
+
 @st.composite
 def families(draw: Any, direction: str, kind: str, count: int = 2) -> Family:
     """Families of ``kind`` "plain", "hot" (every problem is, for the tile of every arch) or "window" (a K-step is all taps of a
@@ -65,12 +74,12 @@ def families(draw: Any, direction: str, kind: str, count: int = 2) -> Family:
     fields = draw(convolutions(direction, kind, ndim))
     fields.update(dtype=dtype, out_dtype=draw(st.sampled_from((dtype, dtype, *DTYPES))), direction=direction,
                   layout=draw(layouts(ndim, kind)), G=draw(st.sampled_from((1, 2, 3, 4, 6))))
-    taps = math.prod(fields["filter"])
-    tiles = draw(tile_families(dtype, taps if kind == "window" else 0))
+    taps, row = math.prod(fields["filter"]), draw(st.sampled_from(list(PIPELINES.values())))
+    tiles = draw(tile_families(dtype, taps if kind == "window" else 0, row.needs_num_wave_groups or 1))
     fields.update(draw(channels(direction, kind, fields, tiles)))
     problems = tuple(draw(problem_of(fields, kind, tiles)) for _ in range(count))
-    config = draw(configs(problems[0], tiles, kind))
-    assume(not any(check(problem, config, arch) for problem in problems for arch in (*ARCHS, "cpu")))
+    config = draw(configs(problems[0], tiles, kind, row))
+    assume(all(is_legal(problem, config, arch) or not has_loads(config, arch) for problem in problems for arch in (*ARCHS, "cpu")))
     return Family(draw(specs(direction)), config, problems)
 
 
@@ -95,9 +104,9 @@ def convolutions(draw: Any, direction: str, kind: str, ndim: int) -> dict[str, A
 
 
 @st.composite
-def tile_families(draw: Any, dtype: str, window_taps: int) -> dict[str, Tile]:
+def tile_families(draw: Any, dtype: str, window_taps: int, wave_groups: int) -> dict[str, Tile]:
     """One block for all families of archs, with the waves and the instruction of each; gfx1250 may need a deeper K-step."""
-    m, n = draw(st.sampled_from((16, 32, 48, 64, 128))), draw(st.sampled_from((16, 16, 32, 48)))
+    m, n = draw(st.sampled_from((16, 32, 48, 64, 128) if wave_groups == 1 else (32, 64, 128))), draw(st.sampled_from((16, 16, 32, 48)))
     k = window_taps * draw(st.sampled_from((16, 16, 32))) if window_taps else draw(st.sampled_from((16, 16, 32, 48)))
     deep = k if dtype == "fp32" or window_taps else -(-k // 32) * 32
     vector = tuple(draw(st.sampled_from((1, 2, 4, 8, 16))) for _ in range(3))
@@ -105,18 +114,19 @@ def tile_families(draw: Any, dtype: str, window_taps: int) -> dict[str, Tile]:
     shapes: dict[str, tuple[int, int, int]] = {
         "cdna": (16, 16, 16 if half else 4), "rdna": (16, 16, 16), "gfx1250": (16, 16, 32 if half else 4),
         "nvidia": (16, 8, 16) if half else (16, 16, 16)}
-    if m % 32 == n % 32 == 0 and draw(st.booleans()):
+    if m % 32 == n % 32 == 0 and m * n >= 1024 * wave_groups and draw(st.booleans()):
         shapes["cdna"] = (32, 32, 8)
     if window_taps and half:
         deep = window_taps * 32
-    return {family: Tile((m, n, deep if family == "gfx1250" else k), draw(waves(m // shape[0], n // shape[1])), shape, vector)
+    return {family: Tile((m, n, deep if family == "gfx1250" else k), draw(waves(m // shape[0], n // shape[1], wave_groups)), shape, vector)
             for family, shape in shapes.items()}
 
 
 @st.composite
-def waves(draw: Any, rows: int, columns: int) -> tuple[int, int, int]:
-    """Up to four waves that share rows x columns instructions evenly."""
-    return draw(st.sampled_from([(m, n, 1) for m in (1, 2, 3, 4) for n in (1, 2, 3) if rows % m == columns % n == 0 and m * n <= 4]))
+def waves(draw: Any, rows: int, columns: int, groups: int) -> tuple[int, int, int]:
+    """Up to four waves that share rows x columns instructions evenly, in ``groups`` equal groups."""
+    return draw(st.sampled_from([(m, n, 1) for m in (1, 2, 3, 4) for n in (1, 2, 3)
+                                 if rows % m == columns % n == 0 and m * n <= 4 and m * n % groups == 0]))
 
 
 @st.composite
@@ -189,9 +199,9 @@ _BOOLS = st.sampled_from((None, None, True))
 
 
 @st.composite
-def configs(draw: Any, problem: ConvProblem, tiles: dict[str, Tile], kind: str) -> KernelConfig:
+def configs(draw: Any, problem: ConvProblem, tiles: dict[str, Tile], kind: str, row: Pipeline) -> KernelConfig:
     """Every option that changes what a kernel does."""
-    row = draw(st.sampled_from([one for one in PIPELINES.values() if one.available and not one.needs_direct_to_lds]))
+    row = draw(st.sampled_from([one for one in PIPELINES.values() if not one.needs_direct_to_lds]))
     options: dict[str, Any] = {"epilogue": draw(st.sampled_from((None, "default", "cshuffle"))),
                                "scheduler": draw(st.sampled_from(row.schedulers)),
                                "deterministic": draw(st.sampled_from((True, True, False))),

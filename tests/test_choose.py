@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Iterator
 
 import pytest
 
 import gconvdsl as gconv
-from gconvdsl import choose, pipelines
+from gconvdsl import choose
 from gconvdsl.choose import FallbackWarning
 from gconvdsl.config import KernelConfig, Tile
 from gconvdsl.explain import explain
@@ -25,12 +24,10 @@ CHAIN = "compv4 -> compv3 -> basic_v1"
 
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StubBackend]:
-    """A target that cannot fail of itself, with every pipeline implemented and empty records."""
+    """A target that cannot fail of itself, with empty records."""
     backend = StubBackend()
     monkeypatch.setenv("GCONV_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(choose, "lower", backend.lower)
-    for name, row in pipelines.PIPELINES.items():
-        monkeypatch.setitem(pipelines.PIPELINES, name, replace(row, available=True))
     monkeypatch.setattr(choose, "_warned", set())
     choose.forget()
     yield backend

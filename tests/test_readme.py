@@ -45,7 +45,7 @@ def test_the_python_runs_as_it_stands(tmp_path: Path) -> None:
     done = run([str(script)], tmp_path)
     assert done.returncode == 0, done.stderr
     assert "(2, 14, 14, 64)" in done.stdout and "True" in done.stdout and "ok: worst error" in done.stdout
-    assert "GCONV_KERNEL" in done.stdout and "pipeline.available" in done.stdout
+    assert "GCONV_KERNEL" in done.stdout and "pipeline.direct_to_lds" in done.stdout
 
 
 @pytest.mark.parametrize("command", commands())

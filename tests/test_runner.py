@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Iterator
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 import gconvdsl as gconv
-from gconvdsl import choose, pipelines, runner
+from gconvdsl import choose, runner
 from gconvdsl.backends.base import Artifact
 from gconvdsl.config import KernelConfig, Tile
 from gconvdsl.expr import Expr, apply, operand
@@ -30,8 +29,6 @@ def stub(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv("GCONV_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(choose, "lower", backend.lower)
     monkeypatch.setattr(choose, "resolve_target", lambda target=None, arch=None: (backend, ARCH))
-    for name, row in pipelines.PIPELINES.items():
-        monkeypatch.setitem(pipelines.PIPELINES, name, replace(row, available=True))
     monkeypatch.setattr(choose, "_warned", set())
     choose.forget()
     yield backend
@@ -195,8 +192,10 @@ def test_threads_with_different_problems_compile_at_the_same_time(stub: StubBack
         return compile_alone(source, arch, kernel)
 
     monkeypatch.setattr(stub, "compile", compile_together)
-    threads = [threading.Thread(target=lambda n=n: choose.decide(runner.bare_spec("forward"), PROBLEM.replace(N=n), BASIC, stub, ARCH))
-               for n in (1, 2)]
+    def decide(images: int) -> None:
+        choose.decide(runner.bare_spec("forward"), PROBLEM.replace(N=images), BASIC, stub, ARCH)
+
+    threads = [threading.Thread(target=decide, args=(images,)) for images in (1, 2)]
     for thread in threads:
         thread.start()
     for thread in threads:
