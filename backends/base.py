@@ -170,6 +170,7 @@ TARGETS: dict[str, tuple[str, str]] = {
     "cuda": ("cuda", "CudaBackend"),
     "cpu": ("cpu", "CpuBackend"),
     "sim": ("sim", "SimBackend"),
+    "emu": ("emu", "EmuBackend"),
 }
 """Target name -> (module in backends/, class). A new target is one row."""
 

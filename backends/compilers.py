@@ -23,13 +23,14 @@ from ..errors import error
 
 __all__ = ["INSTALL", "KINDS", "Tool", "clean_environment", "find", "require"]
 
-KINDS = ("clang", "hipcc", "nvcc", "cxx")
+KINDS = ("clang", "hipcc", "nvcc", "cxx", "objdump")
 
 INSTALL = {
     "clang": "Install clang 22 with its linker (Debian: apt-get install clang-22 lld-22), or set GCONV_CLANG.",
     "hipcc": "Install ROCm's hipcc (Debian: apt-get install hipcc libamdhip64-dev rocm-device-libs), or set GCONV_HIPCC.",
     "nvcc": "Install the CUDA toolkit (or: python3 -m pip install nvidia-cuda-nvcc nvidia-cuda-runtime), or set GCONV_NVCC.",
     "cxx": "Install a C++ compiler (Debian: apt-get install g++), or set GCONV_CXX.",
+    "objdump": "Install LLVM's llvm-objdump, which the emulator reads kernels with (Debian: apt-get install llvm-22), or set GCONV_OBJDUMP.",
 }
 """What to do where a compiler is missing."""
 
@@ -87,7 +88,7 @@ def require(kind: str, target: str, arch: str = "") -> Tool:
     tool = find(kind, arch)
     if tool is None:
         what = kind if find(kind) is None else f"{kind} that knows {arch}"
-        raise error("compile.missing", tool={"cxx": "C++ compiler"}.get(what, what), target=target, hint=INSTALL[kind])
+        raise error("compile.missing", tool={"cxx": "C++ compiler", "objdump": "llvm-objdump"}.get(what, what), target=target, hint=INSTALL[kind])
     return tool
 
 
@@ -96,7 +97,7 @@ def require(kind: str, target: str, arch: str = "") -> Tool:
 def candidates(kind: str) -> Iterator[str]:
     """Commands (full paths) that may be a compiler of this kind, the preferred first; one that the user names is the only one."""
     chosen = env.get(f"GCONV_{kind.upper()}")
-    names = [chosen] if chosen else {"clang": _clangs, "hipcc": _hipccs, "nvcc": _nvccs, "cxx": _cxxs}[kind]()
+    names = [chosen] if chosen else {"clang": _clangs, "hipcc": _hipccs, "nvcc": _nvccs, "cxx": _cxxs, "objdump": _objdumps}[kind]()
     for name in names:
         path = shutil.which(os.path.expanduser(name))
         if path and os.path.basename(os.path.realpath(path)) not in _WRAPPERS:
@@ -129,6 +130,10 @@ def _pypi_nvccs() -> list[str]:
 
 def _cxxs() -> list[str]:
     return ["g++", *(f"clang++-{major}" for major in range(29, 13, -1)), "clang++", "c++"]
+
+
+def _objdumps() -> list[str]:
+    return [*(f"llvm-objdump-{major}" for major in range(29, 21, -1)), "llvm-objdump", "/opt/rocm/llvm/bin/llvm-objdump"]
 
 
 # --- what they are
@@ -238,4 +243,11 @@ def _probe_cxx(command: str) -> tuple[Tool, list[str]]:
     return Tool("cxx", command, real, version, (machine,), "" if version else "it does not start"), [real]
 
 
-_PROBES = {"clang": _probe_clang, "hipcc": _probe_hipcc, "nvcc": _probe_nvcc, "cxx": _probe_cxx}
+def _probe_objdump(command: str) -> tuple[Tool, list[str]]:
+    real = os.path.realpath(command)
+    version = _ask("objdump", command, "--version")
+    unusable = "" if "amdgcn" in version else "it does not read AMD code" if version else "it does not start"
+    return Tool("objdump", command, real, version.partition("Registered Targets")[0].strip(), (), unusable), [real]
+
+
+_PROBES = {"clang": _probe_clang, "hipcc": _probe_hipcc, "nvcc": _probe_nvcc, "cxx": _probe_cxx, "objdump": _probe_objdump}

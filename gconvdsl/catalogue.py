@@ -133,6 +133,7 @@ CATALOGUE: dict[str, Entry] = {
                            "before it: {reason}. From now on every call of this process fails.",
                            "Restart the process. compute-sanitizer python3 SCRIPT shows where it happens."),
     "launch.runtime": Entry("The driver of target {target} refused {call}: {reason}.", "{hint}"),
+    "launch.emu": Entry("The emulator stopped the kernel {kernel}: {reason}.", "{hint}"),
     "launch.timeout": Entry("The kernel {kernel} ran longer than {limit} s on {target}.", ""),
     # --- kernel, verify
     "kernel.none": Entry("No kernel is supported for {problem} on {target}.",

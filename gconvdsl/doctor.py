@@ -16,8 +16,8 @@ __all__ = ["doctor", "examine"]
 
 _REQUIRED = ("numpy", "lark", "cffi", "ml_dtypes", "filelock", "platformdirs", "rich")
 _OPTIONAL = ("torch", "pyarrow", "lightgbm", "prompt_toolkit")
-_BUILT_BY = {"hip": ("clang", "hipcc"), "cuda": ("nvcc",), "cpu": ("cxx",), "sim": ("cxx",)}
-_TITLES = {"cxx": "C++ compiler"}
+_BUILT_BY = {"hip": ("clang", "hipcc"), "cuda": ("nvcc",), "cpu": ("cxx",), "sim": ("cxx",), "emu": ("clang", "hipcc")}
+_TITLES = {"cxx": "C++ compiler", "objdump": "llvm-objdump"}
 
 
 def doctor() -> tuple[str, dict[str, Any]]:

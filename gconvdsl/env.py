@@ -117,6 +117,8 @@ VARIABLES: dict[str, Variable] = {v.name: v for v in (
              "Instruction set of target cpu; default: the best this machine has."),
     Variable("GCONV_NVCC", _text, _COMMAND, None,
              "The nvcc that compiles for NVIDIA GPUs; default: on PATH, under CUDA_HOME, or from PyPI."),
+    Variable("GCONV_OBJDUMP", _text, _COMMAND, None,
+             "The llvm-objdump that target emu reads kernels with; default: the newest found, 22 or later first."),
     Variable("GCONV_REQUIRE", _names, "tool names separated by commas, such as clang,hipcc,nvcc", (),
              "Tests: tools that must be present; a test that would skip for a missing one fails instead."),
     Variable("GCONV_RUN_TIMEOUT", _seconds, "a positive number of seconds", 120.0,
