@@ -7,9 +7,9 @@ copies of the buffers (`sim_sanitize`). docs/simulator.md says what is checked.
 
 from __future__ import annotations
 
+import functools
 import os
 import weakref
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +150,7 @@ def _threads() -> int:
     return 1 if env.get("GCONV_DEBUG") else env.get("GCONV_THREADS") or len(os.sched_getaffinity(0))
 
 
-@lru_cache(maxsize=None)
+@functools.cache
 def _library(path: Path) -> Any:
     """The runtime, loaded once."""
     from ._sim_api import ffi

@@ -137,7 +137,8 @@ def _register_block(vectors: int, isa: Isa, direction: str) -> tuple[int, int]:
 
 
 def lower_cpu(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, arch: str) -> Lowered:
-    """The source and plan for a problem; ``arch`` is a name in `ISAS`. The configuration's tile, pipeline and scheduler are not used."""
+    """The source and plan for a problem; ``arch`` is a name in `ISAS`. The configuration's tile, pipeline and scheduler are not
+    used."""
     shape = _shape(problem, ISAS[arch], config.strict_nonfinite)
     return Lowered(_source(spec, shape), _plan(shape), config, _notes(shape, config), shape.isa.flags)
 
@@ -168,19 +169,21 @@ def _chunks(shape: _Shape) -> int:
 
 
 def _notes(shape: _Shape, config: KernelConfig) -> tuple[str, ...]:
-    ignored = [name for name, value in (("tile", config.tile), ("pipeline", config.pipeline), ("scheduler", config.scheduler)) if value]
+    ignored = [name for name in ("tile", "pipeline", "scheduler") if getattr(config, name)]
     notes = [f"algorithm {shape.algorithm.name}: {shape.algorithm.meaning}",
-             f"register block of {shape.points} or {shape.few_points} points by {shape.vectors} vectors of {shape.isa.lanes} floats"]
+             f"register block of {shape.points} or {shape.few_points} points by {shape.vectors} vectors of "
+             f"{shape.isa.lanes} floats"]
     if shape.problem.direction == "bwd_weight":
         notes.append(f"fp32 partial sums of {_chunks(shape)} chunks, added in a fixed order")
     else:
         notes.append("weights are packed into the workspace as fp32")
     if not shape.strict:
-        notes.append(f"padding along the last axis is multiplied as zeros: a NaN or Inf in {_second(shape.problem)} shows there too")
+        notes.append("padding along the last axis is multiplied as zeros: a NaN or Inf in "
+                     f"{_second(shape.problem)} shows there too")
     passed = [one.name for one in ALGORITHMS[:ALGORITHMS.index(shape.algorithm)]]
     if passed:
-        notes.append(f"{' and '.join(passed)} do{'' if len(passed) > 1 else 'es'} not fit {shape.target} x {shape.source} channels "
-                     f"in each of {shape.problem.G} groups")
+        notes.append(f"{' and '.join(passed)} do{'' if len(passed) > 1 else 'es'} not fit {shape.target} x {shape.source} "
+                     f"channels in each of {shape.problem.G} groups")
     if ignored:
         notes.append(f"target cpu ignores {', '.join(ignored)}")
     return tuple(notes)

@@ -33,5 +33,6 @@ def prologue_struct(spec: KernelSpec) -> str:
 def epilogue_struct(spec: KernelSpec, out: str) -> str:
     """``struct Epilogue``: from the accumulator to the value to store; ``out`` is the C++ type of the result."""
     body = spec.epilogue.cpp_body({"acc": "acc", **_names(spec, out)}, "return")
-    return ("struct Epilogue {\n  static GCONV_DEVICE float apply(float acc, const gconv::ConvArgs& args, int channel, long long element) {\n"
+    return ("struct Epilogue {\n"
+            "  static GCONV_DEVICE float apply(float acc, const gconv::ConvArgs& args, int channel, long long element) {\n"
             f"{_body(body)}\n  }}\n}};")

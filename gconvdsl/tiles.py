@@ -125,11 +125,13 @@ def _window_cost(problem: ConvProblem, config: KernelConfig, arch: Arch) -> floa
     lds = lds_bytes(tile, problem.dtype, config.pipeline[0] if config.pipeline else None, merge, window=window)
     threads = math.prod(tile.waves) * arch.wave
     registers = registers_per_lane(tile, problem.dtype, arch, None, instruction, merge, window)
-    resident = max(1, min(_MOST_RESIDENT, arch.lds // lds, arch.max_threads * 2 // threads, arch.register_file // (registers * threads)))
+    resident = max(1, min(_MOST_RESIDENT, arch.lds // lds, arch.max_threads * 2 // threads,
+                          arch.register_file // (registers * threads)))
     loaded = (window.pixels * window.chunk + tile.n * tile.k) * merge * size
     reads = tile.m * tile.k * merge * size * max(1, tile.waves[1] // merge)
     stored = 3 * tile.m * tile.n * merge * size
-    cycles = steps * (tile.m * tile.n * tile.k * merge / (_HALF_RATE if size == 2 else _FLOAT_RATE) + loaded / _MEMORY_RATE + reads / _LDS_RATE)
+    multiplied = tile.m * tile.n * tile.k * merge / (_HALF_RATE if size == 2 else _FLOAT_RATE)
+    cycles = steps * (multiplied + loaded / _MEMORY_RATE + reads / _LDS_RATE)
     work = math.ceil(blocks / arch.compute_units) * (cycles + stored / _LDS_RATE)
     return work + math.ceil(blocks / (arch.compute_units * resident)) * (steps * _STEP_WAIT + _BLOCK_WAIT)
 

@@ -1,6 +1,6 @@
 """Window staging: whether a tile's rows can be a box of output positions whose window of the input is staged once for all taps.
 
-A K step is then all taps of a chunk of channels: ``block.k = taps x chunk``. The device side is backends/include/gconv/window.hpp,
+A K step is then all taps of a chunk of channels: ``block.k = taps x chunk``. The device side: backends/include/gconv/window.hpp,
 which computes the same geometry at compile time.
 """
 
@@ -24,7 +24,8 @@ _ONE_ROW_A_LANE = ("mfma", "wmma", "mma_m16n8k16")
 
 @dataclass(frozen=True)
 class Window:
-    """``box``: output positions (d, h, w) of a block in each of ``images`` images; ``pixels``: of their windows; ``chunk`` channels a step."""
+    """``box``: output positions (d, h, w) of a block in each of ``images`` images; ``pixels``: of their windows; ``chunk``:
+    channels a step."""
 
     box: tuple[int, int, int]
     images: int

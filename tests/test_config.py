@@ -129,7 +129,7 @@ def test_values_that_cannot_exist(name, value):
 
 
 def test_every_option_is_a_field_and_is_described():
-    assert {f for f in KernelConfig.__dataclass_fields__} == {"tile", "pipeline", *OPTIONS}
+    assert set(KernelConfig.__dataclass_fields__) == {"tile", "pipeline", *OPTIONS}
     assert all(option.meaning for option in OPTIONS.values())
 
 

@@ -151,7 +151,7 @@ def fp16_accumulator(p: ConvProblem, a: Array, b: Array, out: Array) -> None:
     run(p, a, b, out, total=total)
 
 
-@fault(*[q for q in over(BASE, "bwd_weight", dtypes=("bf16",))], *[p for p in DEEP if p.dtype == "bf16"])
+@fault(*over(BASE, "bwd_weight", dtypes=("bf16",)), *[p for p in DEEP if p.dtype == "bf16"])
 def each_image_added_to_a_bf16_result(p: ConvProblem, a: Array, b: Array, out: Array) -> None:
     def total(x: Array, y: Array) -> Array:
         acc = np.zeros((x.shape[0], x.shape[1], y.shape[2]), BF16)

@@ -24,7 +24,8 @@ def lowered(arch: str = "avx2", config: gconv.KernelConfig | None = None, **fiel
 @pytest.mark.parametrize("direction", ["forward", "bwd_data", "bwd_weight"])
 def test_one_source_serves_every_size_padding_layout_and_number_of_groups(direction):
     base = gconv.ConvProblem(**ODD, direction=direction)
-    for change in (dict(N=7), dict(N=0), dict(input=(40, 41)), dict(pad=((0, 2), (1, 0))), dict(layout="nchw"), dict(G=6, C=48, K=72)):
+    for change in (dict(N=7), dict(N=0), dict(input=(40, 41)), dict(pad=((0, 2), (1, 0))), dict(layout="nchw"),
+                   dict(G=6, C=48, K=72)):
         assert lower_cpu(bare(direction), base.replace(**change), gconv.KernelConfig(), "avx2").source == lowered(
             **ODD, direction=direction).source, change
 
@@ -56,7 +57,7 @@ def test_the_algorithm_follows_from_the_channels(groups, channels, outputs, expe
 def test_the_channels_along_the_lanes_are_those_of_the_result():
     few_inputs = dict(N=1, G=8, C=16, K=8 * 40, input=(8, 8), filter=(3, 3))
     assert "algorithm direct" in lowered(**few_inputs).notes[0]
-    assert "algorithm direct" in lowered(**few_inputs, direction="bwd_data").notes[0]          # 40 summed channels are too many to merge
+    assert "algorithm direct" in lowered(**few_inputs, direction="bwd_data").notes[0]    # 40 summed channels are too many to merge
     assert "algorithm merged_groups" in lowered(**{**few_inputs, "K": 8 * 20}, direction="bwd_data").notes[0]
 
 
@@ -79,7 +80,8 @@ def test_the_chunks_of_a_reduction_depend_on_the_problem_only(monkeypatch):
 
 
 def test_partial_sums_stay_small():
-    for fields in (dict(N=8, G=1, C=256, K=256, input=(56, 56), filter=(3, 3)), dict(N=64, G=1, C=64, K=64, input=(112, 112), filter=(1, 1))):
+    for fields in (dict(N=8, G=1, C=256, K=256, input=(56, 56), filter=(3, 3)),
+                   dict(N=64, G=1, C=64, K=64, input=(112, 112), filter=(1, 1))):
         problem = gconv.ConvProblem(**fields, direction="bwd_weight")
         plan = lowered(**fields, direction="bwd_weight").plan
         assert plan.workspace <= max(1 << 22, 2 * 4 * math.prod(problem.shape("w")))
