@@ -26,7 +26,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 
@@ -37,6 +37,7 @@ MODELS = {"det": "text detector", "cls": "direction classifier", "rec": "text re
 TEXT = ("grouped convolution", "depthwise 5x5, stride 2x1", "Hello, ONNX Runtime 2048", "transposed = bwd_data")
 READ = 2                                                  # the line that the recogniser and the classifier see
 WIDTH, HEIGHT, FONT = 320, 192, 24                        # the detector wants multiples of 32
+ORT_LIMIT = 4.0                                           # bounds that ONNX Runtime may be off by: it promises none
 LAYOUTS = {1: "ncw", 2: "nchw", 3: "ncdhw"}               # ONNX keeps channels first
 
 
@@ -119,16 +120,16 @@ def model_paths() -> dict[str, str]:
     try:
         files = importlib.metadata.files(PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
-        raise _missing(PACKAGE) from None
+        raise _missing(f"{PACKAGE} is not installed") from None
     paths = {key: str(file.locate()) for file in files if file.suffix == ".onnx" for key in MODELS if f"_{key}_" in file.name}
     for key in MODELS:
         if not os.path.isfile(paths.get(key, "")):
-            raise _missing(f"the {MODELS[key]} of {PACKAGE}")
+            raise _missing(f"the {MODELS[key]} is not in {PACKAGE} as it is installed here")
     return paths
 
 
 def _missing(what: str) -> Stop:
-    return Stop(f"error: {what} is not installed. This script needs the test extra, for Python below 3.13.\n"
+    return Stop(f"error: {what}. This script needs the test extra, on Python below 3.13.\n"
                 "fix: python3 -m pip install -e '.[test]'")
 
 
@@ -251,12 +252,12 @@ def check(layer: Layer, built: Built) -> dict[str, Any]:
         return {**row, "error": str(failure)}
     report, theirs = (gconv.compare(layer.problem, result, *layer.inputs, layer.kernel.spec, layer.operands)
                       for result in (ours, layer.expected))
-    status = "WRONG" if not report.ok else "ok" if theirs.ok else "ORT differs"
-    size = float(np.abs(layer.expected).max(initial=0.0))
-    return {**row, "ok": report.ok and theirs.ok, "status": status, "ms": round(seconds * 1e3, 4),
-            "error_ratio": _number(report.error_ratio), "ort_error_ratio": _number(theirs.error_ratio),
-            "difference": _number(float(np.abs(ours - layer.expected).max(initial=0.0)) / (size or 1.0)),
-            **({} if report.ok and theirs.ok else {"error": f"ours: {report}\nORT: {theirs}"})}
+    status = "WRONG" if not report.ok else "ok" if theirs.error_ratio <= ORT_LIMIT else "ORT differs"
+    largest = float(np.abs(layer.expected).max(initial=0.0)) or 1.0
+    row.update(ok=status == "ok", status=status, ms=round(seconds * 1e3, 4), error_ratio=_number(report.error_ratio),
+               ort_error_ratio=_number(theirs.error_ratio),
+               difference=_number(float(np.abs(ours - layer.expected).max(initial=0.0)) / largest))
+    return row if row["ok"] else {**row, "error": f"ours: {report}\nONNX Runtime: {theirs}"}
 
 
 def _timed(layer: Layer, target: str) -> tuple[np.ndarray, float]:
@@ -303,7 +304,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return compare_all(options)
     except ImportError as failure:
-        print(_missing(failure.name or str(failure)), file=sys.stderr)
+        print(_missing(str(failure)), file=sys.stderr)
     except (Stop, gconv.GconvError) as failure:
         print(failure, file=sys.stderr)
     except KeyboardInterrupt:
@@ -377,13 +378,6 @@ def summary(found: Sequence[Layer], built: Sequence[Built], rows: Sequence[Mappi
     for name, title in (("error_ratio", "ours"), ("ort_error_ratio", "ONNX Runtime's")):
         lines.append(f"worst error, {title}: {max((row.get(name) or 0.0 for row in rows), default=0.0):.3f} of the bound")
     return "\n".join(lines)
-
-
-def iterate(argv: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The rows of a run, for programs and tests."""
-    options = parser().parse_args(argv)
-    found, _ = load(options)
-    yield from (check(*pair) for pair in zip(found, build_all(found, options.target, options.arch)))
 
 
 if __name__ == "__main__":
