@@ -18,7 +18,7 @@ import pytest
 from gconvdsl.errors import GconvError
 from gconvdsl.expr import MAX_TERMS, OPS, Expr, apply, const, operand
 
-INCLUDE = Path(__file__).parent.parent / "backends" / "include"
+INCLUDE = Path(__file__).parent.parent / "gconvdsl" / "backends" / "include"
 ACC, BIAS = Expr("acc"), operand("bias")
 
 

@@ -15,7 +15,7 @@ import pytest
 from gconvdsl.expr import Expr, apply
 from gconvdsl.ops import OPS
 
-INCLUDE = Path(__file__).parent.parent / "backends" / "include"
+INCLUDE = Path(__file__).parent.parent / "gconvdsl" / "backends" / "include"
 
 UNARY = ["exp", "log", "sqrt", "rsqrt", "tanh", "erf", "sigmoid", "gelu", "gelu_tanh", "silu", "relu", "abs", "round_bf16",
          "round_fp16"]
