@@ -51,7 +51,6 @@ def test_declaring_imports_no_other_package_than_numpy(tmp_path: Path) -> None:
 
 
 def test_a_cached_call_starts_no_process_and_takes_no_lock(tmp_path: Path) -> None:
-    pytest.importorskip("cffi")
     call = KERNEL + "assert kernel(x, w, bias).shape == (1, 6, 6, 8)"
     modules(call, tmp_path)                     # builds, or finds what another test built
     assert heavy(modules(call, tmp_path)) <= {"sqlite3"}
