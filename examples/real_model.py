@@ -9,8 +9,8 @@ of them again with gconvdsl and holds both results to the same bound around the 
     python examples/real_model.py --target sim:gfx942 --model cls --limit 3
     python examples/real_model.py --match stride=2x1 --json
 
-A transposed convolution is the gradient of a convolution with respect to its input: ConvTranspose with weights (C_in, C_out/G, ...)
-is bwd_data of the convolution with K = C_in and C = C_out, whose weights (K, C/G, ...) are the same array.
+A transposed convolution is the gradient of a convolution with respect to its input: ConvTranspose with weights
+(C_in, C_out/G, ...) is bwd_data of the convolution with K = C_in and C = C_out, whose weights (K, C/G, ...) are the same array.
 
 Exit codes: 0 all right; 1 a result is wrong or failed; 2 a mistake in the call, or the test extra is not installed.
 """
@@ -98,13 +98,14 @@ def _top(line: int) -> int:
 
 
 def feeds() -> dict[str, np.ndarray]:
-    """What each network sees, (1, 3, H, W): the whole picture, or the line `READ` 48 pixels high, prepared as it was in training."""
+    """What each network sees, (1, 3, H, W): the whole picture, or the line `READ` 48 pixels high, prepared as in training."""
     whole = picture()
     line = whole.crop((0, _top(READ), WIDTH, _top(READ + 1)))
     line = line.resize((line.width * 48 // line.height, 48))
     imagenet = np.array([0.485, 0.456, 0.406], np.float32), np.array([0.229, 0.224, 0.225], np.float32)
     half = np.float32(0.5), np.float32(0.5)
-    return {"det": _prepared(whole, *imagenet), "rec": _prepared(line, *half), "cls": _prepared(line.crop((0, 0, 192, 48)), *half)}
+    start = line.crop((0, 0, 192, 48))
+    return {"det": _prepared(whole, *imagenet), "rec": _prepared(line, *half), "cls": _prepared(start, *half)}
 
 
 def _prepared(image: Any, mean: Any, deviation: Any) -> np.ndarray:
@@ -173,30 +174,33 @@ def _layer(key: str, node: Any, values: Mapping[str, np.ndarray]) -> Layer:
     return Layer(key, node.name or node.output[0], layer_problem(attributes, x, w, y, backward), kernel, (x, w), operands, y)
 
 
-def layer_problem(attributes: Mapping[str, Any], x: np.ndarray, w: np.ndarray, y: np.ndarray, backward: bool) -> gconv.ConvProblem:
+def layer_problem(attributes: Mapping[str, Any], x: np.ndarray, w: np.ndarray, y: np.ndarray,
+                  backward: bool) -> gconv.ConvProblem:
     """The problem of a Conv, or of a ConvTranspose (``backward``), whose output takes the part of the image.
 
     An output_padding only makes that image larger, by points at its end that a convolution with this stride steps over.
     """
     image, points = (y, x) if backward else (x, y)
-    ndim, groups = x.ndim - 2, attributes.get("group", 1)
+    ndim = x.ndim - 2
     stride, dilation = attributes.get("strides", [1] * ndim), attributes.get("dilations", [1] * ndim)
-    reach = [step * (taps - 1) + 1 for step, taps in zip(dilation, w.shape[2:])]
-    needed = [(outputs - 1) * step + length - size + extra for outputs, step, length, size, extra in zip(
-        points.shape[2:], stride, reach, image.shape[2:], attributes.get("output_padding", [0] * ndim))]
+    extra = attributes.get("output_padding", [0] * ndim)
+    needed = [(outputs - 1) * step + spread * (taps - 1) + 1 - size + more for outputs, step, spread, taps, size, more
+              in zip(points.shape[2:], stride, dilation, w.shape[2:], image.shape[2:], extra)]
     return gconv.ConvProblem(
-        N=x.shape[0], G=groups, C=image.shape[1], K=points.shape[1], input=image.shape[2:], filter=w.shape[2:], stride=stride,
-        dilation=dilation, pad=_pads(attributes, needed, backward), dtype=x.dtype, direction="bwd_data" if backward else "forward",
-        layout=LAYOUTS[ndim])
+        N=x.shape[0], G=attributes.get("group", 1), C=image.shape[1], K=points.shape[1], input=image.shape[2:],
+        filter=w.shape[2:], stride=stride, dilation=dilation, pad=_pads(attributes, needed), dtype=x.dtype,
+        direction="bwd_data" if backward else "forward", layout=LAYOUTS[ndim])
 
 
-def _pads(attributes: Mapping[str, Any], needed: Sequence[int], backward: bool) -> list[tuple[int, int]]:
-    """(low, high) of each axis: the node's own, or the ``needed`` total in two halves, the larger one where auto_pad says."""
+def _pads(attributes: Mapping[str, Any], needed: Sequence[int]) -> list[tuple[int, int]]:
+    """(low, high) of each axis: the node's own, or the total that is ``needed`` in two halves, the larger where auto_pad says."""
     mode = attributes.get("auto_pad", b"NOTSET").decode()
-    if mode == "VALID" or (mode == "NOTSET" and "output_shape" not in attributes):
-        given = attributes.get("pads", [0] * 2 * len(needed)) if mode == "NOTSET" else [0] * 2 * len(needed)
+    if mode == "NOTSET" and "output_shape" not in attributes:
+        given = attributes.get("pads", [0] * 2 * len(needed))
         return list(zip(given[:len(needed)], given[len(needed):]))
-    halves = [(max(total, 0) // 2, max(total, 0) - max(total, 0) // 2) for total in needed]
+    if mode == "VALID":
+        return [(0, 0)] * len(needed)
+    halves = [(total // 2, total - total // 2) for total in (max(each, 0) for each in needed)]
     return halves if mode == "SAME_UPPER" else [(high, low) for low, high in halves]
 
 
@@ -284,10 +288,10 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(description="All convolutions of three OCR networks against ONNX Runtime, layer by layer.")
     found.add_argument("--target", default="cpu", help="TARGET[:ARCH], such as sim:gfx942 (default: cpu)")
     found.add_argument("--arch", help="an arch of the target, such as gfx1100")
-    found.add_argument("--model", choices=MODELS, help="one network: " + ", ".join(f"{key} ({text})" for key, text in MODELS.items()))
-    found.add_argument("--match", metavar="TEXT", default="", help="only layers with TEXT in their name or problem, such as stride=2x1")
+    found.add_argument("--model", choices=MODELS, help="one network: " + ", ".join(f"{key}, the {MODELS[key]}" for key in MODELS))
+    found.add_argument("--match", metavar="TEXT", default="", help="only layers with TEXT in their name or problem: stride=2x1")
     found.add_argument("--limit", type=_positive, metavar="N", help="only the first N layers of those")
-    found.add_argument("--json", action="store_true", help="one JSON object a line for each layer; the summary goes to standard error")
+    found.add_argument("--json", action="store_true", help="one JSON object a line for each layer; the summary on standard error")
     return found
 
 
@@ -317,17 +321,19 @@ def compare_all(options: argparse.Namespace) -> int:
     notes = sys.stderr if options.json else sys.stdout
     start = time.perf_counter()
     found, read = load(options)
-    if not found:
-        raise Stop(f"error: no layer has {options.match!r} in its name or problem.\nfix: Leave out --match to see them all.")
     loaded = time.perf_counter()
     built = build_all(found, options.target, options.arch)
     ready = time.perf_counter()
     if not options.json:
-        print(f"{'layer':<24}  {'problem':<76}  {'ms':>8}  {'error':>6}  {'ORT':>6}  {'difference':>10}  status")
-    rows = [show(check(*pair), options.json) for pair in zip(found, built)]
-    print(f"\nnetworks and reference outputs {loaded - start:.1f} s, kernels {ready - loaded:.1f} s, "
-          f"runs and verification {time.perf_counter() - ready:.1f} s", file=notes)
-    print(summary(found, built, rows), file=notes)
+        print(line("layer", "problem", "ms", "error", "ORT", "difference", "status"))
+    rows = []
+    for layer, kernel in zip(found, built):
+        rows.append(check(layer, kernel))
+        show(rows[-1], options.json)
+    end = time.perf_counter()
+    print("\n" + summary(found, built, rows), file=notes)
+    print(f"networks in ONNX Runtime {loaded - start:.1f} s, kernels {ready - loaded:.1f} s, "
+          f"runs and verification {end - ready:.1f} s", file=notes)
     if read:
         print(f"the recogniser reads: {read!r}", file=notes)
     return 0 if all(row["ok"] for row in rows) else 1
@@ -346,20 +352,26 @@ def load(options: argparse.Namespace) -> tuple[list[Layer], str]:
         found += new
         read = text_of(model, output) if key == "rec" else read
     chosen = [layer for layer in found if options.match in f"{layer.name} {layer.problem.describe()}"]
+    if not chosen:
+        raise Stop(f"error: no layer has {options.match!r} in its name or problem.\nfix: Leave out --match to see them all.")
     return chosen[:options.limit], read
 
 
-def show(row: dict[str, Any], as_json: bool) -> dict[str, Any]:
-    """Print one layer; returns it. Error and ORT are worst errors over the bound, difference is between the two, over the largest value."""
+def line(layer: str, problem: str, ms: str, error: str, ort: str, difference: str, status: str) -> str:
+    """A line of the table."""
+    return f"{layer:<24}  {problem:<76}  {ms:>8}  {error:>6}  {ort:>6}  {difference:>10}  {status}"
+
+
+def show(row: Mapping[str, Any], as_json: bool) -> None:
+    """Print one layer. Error and ORT: the worst error over the bound; difference: between the two, over the largest value."""
     if as_json:
         print(json.dumps(row), flush=True)
-        return row
-    figures = f"{_text(row, 'ms', '.3f'):>8}  {_text(row, 'error_ratio', '.3f'):>6}  {_text(row, 'ort_error_ratio', '.3f'):>6}"
+        return
     title = f"{row['model']} {row['name']}"
-    print(f"{title:<24}  {row['problem']:<76}  {figures}  {_text(row, 'difference', '.1e'):>10}  {row['status']}", flush=True)
+    print(line(title, row["problem"], _text(row, "ms", ".3f"), _text(row, "error_ratio", ".3f"),
+               _text(row, "ort_error_ratio", ".3f"), _text(row, "difference", ".1e"), row["status"]), flush=True)
     if not row["ok"]:
         print(f"{row['status']}: {title}: {row['error']}", file=sys.stderr)
-    return row
 
 
 def _text(row: Mapping[str, Any], name: str, form: str) -> str:
@@ -367,17 +379,16 @@ def _text(row: Mapping[str, Any], name: str, form: str) -> str:
 
 
 def summary(found: Sequence[Layer], built: Sequence[Built], rows: Sequence[Mapping[str, Any]]) -> str:
-    """How many, from where, how well."""
-    lines = []
-    first = {each.path: each.cached for each in reversed(built) if each.path}       # a binary's first use tells where it came from
-    cached = sum(first.values())
+    """How many layers and kernels, where the kernels came from, and the worst errors."""
     backward = sum(layer.problem.direction == "bwd_data" for layer in found)
     wrong = sum(not row["ok"] for row in rows)
-    lines.append(f"{len(found)} convolutions, {backward} of them transposed: " + (f"{wrong} not right" if wrong else "all right"))
-    lines.append(f"{len(first)} kernels: {cached} from the cache, {len(first) - cached} compiled")
-    for name, title in (("error_ratio", "ours"), ("ort_error_ratio", "ONNX Runtime's")):
-        lines.append(f"worst error, {title}: {max((row.get(name) or 0.0 for row in rows), default=0.0):.3f} of the bound")
-    return "\n".join(lines)
+    compiled = len({each.path for each in built if each.path and not each.cached})
+    kernels = len({each.path for each in built if each.path})
+    worst = {name: max((row.get(name) or 0.0 for row in rows), default=0.0) for name in ("error_ratio", "ort_error_ratio")}
+    return "\n".join([
+        f"{len(found)} convolutions, {backward} of them transposed: " + (f"{wrong} not right" if wrong else "all right"),
+        f"{kernels} kernels: {kernels - compiled} from the cache, {compiled} compiled",
+        f"worst error {worst['error_ratio']:.3f} of the bound; of ONNX Runtime {worst['ort_error_ratio']:.3f}"])
 
 
 if __name__ == "__main__":
