@@ -1,7 +1,9 @@
-"""Arrays in and out: NumPy arrays and torch CPU tensors, taken by shape and strides, without copies where strides allow.
+"""Arrays in and out: NumPy arrays, torch tensors and arrays in GPU memory, taken by shape and strides, without copies where
+strides allow.
 
 A `Bound` is an array fitted to one tensor of a `ConvProblem`. NumPy arrays have the split or the fused shape of the problem's
-layout; torch tensors are logical NC<spatial> in any strides and are recognised by their methods, so torch is never imported here.
+layout; torch and CuPy tensors are logical NC<spatial> in any strides. They are recognised by their methods, so torch is never
+imported here. What is in GPU memory is a `devicearrays.DeviceArray`, whose elements this module does not touch.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any, Sequence
 
 import numpy as np
 
+from .devicearrays import DeviceArray, adopt, dense_strides, shadow
 from .dtypes import DTYPES, dtype_of
 from .errors import error
 from .plan import TensorView
@@ -20,9 +23,12 @@ from .problem import ConvProblem
 from .spec import ConvParams
 
 __all__ = [
-    "Bound", "argument_names", "as_numpy", "bind", "bind_inputs", "bind_out", "check_declared", "compact", "copy_out",
-    "infer_problem", "is_torch", "kernel_problem", "kernel_takes", "to_caller",
+    "AnyArray", "Bound", "address_of", "argument_names", "as_array", "bind", "bind_inputs", "bind_out", "check_declared",
+    "compact", "copy_array", "copy_out", "infer_problem", "is_torch", "kernel_problem", "kernel_takes", "new_array", "to_caller",
 ]
+
+AnyArray = np.ndarray | DeviceArray
+"""An array on the host, or one in the memory of a GPU."""
 
 _OUTER = {"x": "n", "w": "k", "y": "n"}
 _CHANNEL = {"x": "c", "w": "c", "y": "k"}
@@ -31,9 +37,10 @@ _ARGUMENTS = {"forward": ("x", "w"), "bwd_data": ("dy", "w"), "bwd_weight": ("x"
 
 @dataclass(frozen=True)
 class Bound:
-    """An array fitted to a tensor: ``axes`` names its axes in order, ``view`` holds its element strides, ``torch`` its origin."""
+    """An array fitted to a tensor: ``axes`` names its axes in order, ``view`` holds its element strides; ``torch``: of a library
+    whose tensors are logical NC<spatial>."""
 
-    array: np.ndarray
+    array: AnyArray
     axes: str
     view: TensorView
     torch: bool = False
@@ -41,7 +48,12 @@ class Bound:
     @property
     def address(self) -> int:
         """The address of the element at index 0 of every axis."""
-        return int(self.array.__array_interface__["data"][0])
+        return address_of(self.array)
+
+
+def address_of(array: AnyArray) -> int:
+    """The address of an array's first element, in the memory where it lies."""
+    return array.address if isinstance(array, DeviceArray) else int(array.__array_interface__["data"][0])
 
 
 def argument_names(direction: str) -> tuple[str, str]:
@@ -54,8 +66,11 @@ def is_torch(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "data_ptr")
 
 
-def as_numpy(value: Any, name: str) -> tuple[np.ndarray, bool]:
-    """The array behind ``value`` without a copy, and whether it came from torch."""
+def as_array(value: Any, name: str) -> tuple[AnyArray, bool]:
+    """The array behind ``value`` without a copy, and whether it is logical NC<spatial>, as torch's are."""
+    value = adopt(value, name)
+    if isinstance(value, DeviceArray):
+        return value, value.library.channels_first
     if is_torch(value):
         return _from_torch(value, name), True
     if type(value) is np.ndarray:
@@ -69,7 +84,7 @@ def as_numpy(value: Any, name: str) -> tuple[np.ndarray, bool]:
 
 def _from_torch(tensor: Any, name: str) -> np.ndarray:
     if tensor.device.type != "cpu":
-        raise error("array.device", name=name, got=str(tensor.device), target="cpu", expected="tensors on the CPU")
+        raise error("array.device", name=name, got=str(tensor.device), target="cpu", expected="tensors on the CPU or a GPU")
     if tensor.layout != sys.modules["torch"].strided:
         raise error("array.kind", name=name, got=f"a torch tensor with layout {tensor.layout}")
     tensor = tensor.detach()
@@ -81,7 +96,9 @@ def _from_torch(tensor: Any, name: str) -> np.ndarray:
 
 
 def to_caller(bound: Bound) -> Any:
-    """The array as the caller's kind: NumPy, or a torch tensor that shares its memory."""
+    """The array as the caller's kind: NumPy, a torch tensor that shares its memory, or an array of the first input's library."""
+    if isinstance(bound.array, DeviceArray):
+        return bound.array.library.to_caller(bound.array)
     if not bound.torch:
         return bound.array
     torch = sys.modules["torch"]
@@ -112,7 +129,7 @@ def bind(problem: ConvProblem, tensor: str, value: Any, name: str, dtype: str | 
 
     ``dtype`` is the dtype's name, by default the problem's. Raises array.kind, array.dtype, array.rank and array.shape.
     """
-    array, torch = as_numpy(value, name)
+    array, torch = as_array(value, name)
     expected = DTYPES[dtype or problem.dtype].numpy
     if array.dtype != expected:
         raise error("array.dtype", name=name, got=str(array.dtype), expected=expected.name)
@@ -120,7 +137,7 @@ def bind(problem: ConvProblem, tensor: str, value: Any, name: str, dtype: str | 
     return _bound(array, axes, problem, tensor, torch)
 
 
-def _match(forms: dict[str, tuple[int, ...]], array: np.ndarray, name: str, problem: ConvProblem, tensor: str) -> str:
+def _match(forms: dict[str, tuple[int, ...]], array: AnyArray, name: str, problem: ConvProblem, tensor: str) -> str:
     """The axes of the form that the array has."""
     for axes, shape in forms.items():
         if array.shape == shape:
@@ -139,13 +156,42 @@ def _shape_hint(problem: ConvProblem, tensor: str) -> str:
     return f"The problem is {problem.describe()}."
 
 
-def _bound(array: np.ndarray, axes: str, problem: ConvProblem, tensor: str, torch: bool) -> Bound:
-    if not array.flags.aligned or any(s % array.itemsize for s in array.strides):
-        array = array.copy()
+def _bound(array: AnyArray, axes: str, problem: ConvProblem, tensor: str, torch: bool) -> Bound:
+    if not _whole_elements(array):
+        array = _dense(array, list(range(array.ndim)))
     return Bound(array, axes, _view(array, axes, problem, tensor), torch)
 
 
-def _view(array: np.ndarray, axes: str, problem: ConvProblem, tensor: str) -> TensorView:
+def _whole_elements(array: AnyArray) -> bool:
+    """Whether the address and all strides are multiples of the element's size."""
+    aligned = address_of(array) % array.itemsize == 0 if isinstance(array, DeviceArray) else array.flags.aligned
+    return aligned and not any(s % array.itemsize for s in array.strides)
+
+
+def _dense(array: AnyArray, order: Sequence[int], filled: bool = True) -> AnyArray:
+    """A copy without gaps in the same axes, ``order`` naming them from outer to inner; only the space for it unless ``filled``."""
+    made = new_array(array, array.shape, order, array.dtype)
+    if filled:
+        copy_array(made, array)
+    return made
+
+
+def new_array(like: AnyArray, shape: Sequence[int], order: Sequence[int], dtype: np.dtype) -> AnyArray:
+    """An uninitialised array without gaps where ``like`` lies; ``order`` names its axes from outermost to innermost in memory."""
+    if isinstance(like, DeviceArray):
+        return like.library.empty(like, tuple(shape), dense_strides(tuple(shape), list(order), dtype.itemsize), dtype)
+    return np.empty([shape[i] for i in order], dtype).transpose(np.argsort(order))
+
+
+def copy_array(target: AnyArray, source: AnyArray) -> None:
+    """Writes the elements of ``source``, converted to the dtype of ``target``; both lie in the same memory."""
+    if isinstance(target, DeviceArray) and isinstance(source, DeviceArray):
+        target.library.copy(target, source)
+    else:
+        np.copyto(target, source, casting="unsafe")  # type: ignore[arg-type]
+
+
+def _view(array: AnyArray, axes: str, problem: ConvProblem, tensor: str) -> TensorView:
     return _element_strides(problem, tensor, axes, array.strides, array.itemsize)
 
 
@@ -172,7 +218,7 @@ def bind_out(problem: ConvProblem, out: Any, first: Bound, inputs: Sequence[Boun
     tensor = problem.result
     if out is None:
         return _new(problem, tensor, first)
-    array, torch = as_numpy(out, "out")
+    array, torch = as_array(out, "out")
     axes = _match(_forms(problem, tensor, torch), array, "out", problem, tensor)
     expected = DTYPES[problem.out_dtype].numpy
     reason = _unwritable(array, expected, [i.array for i in inputs])
@@ -181,12 +227,12 @@ def bind_out(problem: ConvProblem, out: Any, first: Bound, inputs: Sequence[Boun
     return Bound(array, axes, _view(array, axes, problem, tensor), torch)
 
 
-def _unwritable(array: np.ndarray, expected: np.dtype, inputs: Sequence[np.ndarray]) -> str:
+def _unwritable(array: AnyArray, expected: np.dtype, inputs: Sequence[AnyArray]) -> str:
     if array.dtype != expected:
         return f"its dtype is {array.dtype}"
-    if not array.flags.writeable:
+    if not (array.writeable if isinstance(array, DeviceArray) else array.flags.writeable):
         return "it is read-only"
-    if not array.flags.aligned or any(s % array.itemsize for s in array.strides):
+    if not _whole_elements(array):
         return "its strides are not whole elements"
     if array.size and _overlaps_itself(array):
         return "several of its elements share memory"
@@ -195,7 +241,8 @@ def _unwritable(array: np.ndarray, expected: np.dtype, inputs: Sequence[np.ndarr
     return ""
 
 
-def _overlaps(a: np.ndarray, b: np.ndarray) -> bool:
+def _overlaps(first: AnyArray, second: AnyArray) -> bool:
+    a, b = (shadow(one) if isinstance(one, DeviceArray) else one for one in (first, second))
     if not np.may_share_memory(a, b):
         return False
     try:
@@ -204,7 +251,7 @@ def _overlaps(a: np.ndarray, b: np.ndarray) -> bool:
         return True
 
 
-def _overlaps_itself(array: np.ndarray) -> bool:
+def _overlaps_itself(array: AnyArray) -> bool:
     """Whether two indices may reach one address: axes sorted by stride must each step over everything below them."""
     reach = array.itemsize
     for stride, size in sorted((abs(s), n) for s, n in zip(array.strides, array.shape) if n > 1):
@@ -219,9 +266,7 @@ def _new(problem: ConvProblem, tensor: str, first: Bound) -> Bound:
     forms = _forms(problem, tensor, first.torch)
     axes = next((a for a in forms if ("g" in a) == ("g" in first.axes)), next(iter(forms)))
     shape, order = forms[axes], _memory_order(axes, first)
-    array = np.empty([shape[i] for i in order], dtype)
-    if first.torch:
-        array = array.transpose(np.argsort(order))
+    array = new_array(first.array, shape, order, dtype)
     return Bound(array, axes, _view(array, axes, problem, tensor), first.torch)
 
 
@@ -269,15 +314,15 @@ def _reach(view: TensorView, sizes: Sequence[int]) -> int:
 
 
 def compact(bound: Bound, problem: ConvProblem, tensor: str) -> Bound:
-    """A contiguous copy in the memory order of the problem's layout, in the same axes."""
+    """A contiguous copy in the memory order of the problem's layout, in the same axes; of the result only the space for it."""
     order = sorted(range(len(bound.axes)), key=lambda i: problem.axes(tensor).index(bound.axes[i]))
-    array = np.ascontiguousarray(bound.array.transpose(order)).transpose(np.argsort(order))
+    array = _dense(bound.array, order, filled=tensor != problem.result)
     return replace(bound, array=array, view=_view(array, bound.axes, problem, tensor))
 
 
 def copy_out(source: Bound, target: Bound) -> None:
     """Writes a result computed in another buffer into the caller's array."""
-    np.copyto(target.array, source.array)
+    copy_array(target.array, source.array)
 
 
 # --- a problem from arrays
@@ -293,7 +338,7 @@ def infer_problem(conv: ConvParams, a: Any, b: Any, out_dtype: Any = None) -> Co
     if conv.direction == "bwd_weight":
         raise error("kernel.bind", kernel="conv_bwd_weight", reason="the size of the filter does not follow from x and dy",
                     hint="Pass problem=gconv.ConvProblem(...).")
-    (first, torch), (w, w_torch) = as_numpy(a, names[0]), as_numpy(b, names[1])
+    (first, torch), (w, w_torch) = as_array(a, names[0]), as_array(b, names[1])
     if torch != w_torch:
         raise error("array.kind", name=names[1], got="of another kind than " + names[0])
     if dtype_of(first.dtype) is None:

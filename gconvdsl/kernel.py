@@ -126,7 +126,7 @@ class Kernel:
         from . import runner
 
         result = runner.execute(spec, None, options.pop("problem"), arrays, operands, options.pop("out", None),
-                                options.pop("target", None), **options)
+                                options.pop("target", None), timed=False, **options)
         self._count(result.decision)
         return result.output
 

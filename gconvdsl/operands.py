@@ -11,7 +11,8 @@ from typing import Any, Mapping
 
 import numpy as np
 
-from .arrays import Bound, as_numpy, bind
+from .arrays import AnyArray, Bound, address_of, as_array, bind, copy_array, new_array
+from .devicearrays import DeviceArray
 from .dtypes import dtype_of
 from .errors import error
 from .problem import ConvProblem
@@ -24,7 +25,7 @@ __all__ = ["BoundOperands", "bind_operands"]
 class BoundOperands:
     """Operands by index: ``vectors`` (float32), ``likes`` (result-shaped), ``scalars``."""
 
-    vectors: dict[int, np.ndarray] = field(default_factory=dict)
+    vectors: dict[int, AnyArray] = field(default_factory=dict)
     likes: dict[int, Bound] = field(default_factory=dict)
     scalars: dict[int, float] = field(default_factory=dict)
 
@@ -36,8 +37,8 @@ class BoundOperands:
         return replace(self, likes={i: like if fits[i] else _restride(like, result) for i, like in self.likes.items()})
 
     def addresses(self) -> dict[int, int]:
-        """Host addresses by operand index."""
-        vectors = {i: int(v.__array_interface__["data"][0]) for i, v in self.vectors.items()}
+        """Addresses by operand index, in the memory where the arrays lie."""
+        vectors = {i: address_of(vector) for i, vector in self.vectors.items()}
         return {**vectors, **{i: like.address for i, like in self.likes.items()}}
 
 
@@ -79,22 +80,39 @@ def _scalar(value: Any, name: str) -> float:
     raise error("array.kind", name=name, got=f"{value!r:.60}, but this operand is one number and cannot be it")
 
 
-def _vector(value: Any, name: str, size: int, letter: str) -> np.ndarray:
-    array, _ = as_numpy(value, name)
+def _vector(value: Any, name: str, size: int, letter: str) -> AnyArray:
+    array, _ = as_array(value, name)
     if dtype_of(array.dtype) is None and array.dtype != np.float64:
         raise error("array.dtype", name=name, got=str(array.dtype), expected="float32")
     if array.shape != (size,):
         raise error("array.shape", name=name, got=array.shape, expected=(size,),
                     hint=f"It holds one value for each of the {letter} channels.")
-    return np.ascontiguousarray(array, dtype=np.float32)
+    if array.dtype == np.float32 and array.strides == (4,):
+        return array
+    made = new_array(array, array.shape, [0], np.dtype(np.float32))
+    copy_array(made, array)
+    return made
 
 
 def _restride(like: Bound, result: Bound) -> Bound:
     """A copy of a result-shaped array with exactly the strides of the result, gaps included."""
+    if isinstance(result.array, DeviceArray) or isinstance(like.array, DeviceArray):
+        return _restride_on_device(like, result)
     shape, strides, item = result.array.shape, result.array.strides, result.array.itemsize
     low = sum(min(0, (n - 1) * s) for n, s in zip(shape, strides) if n)
     high = sum(max(0, (n - 1) * s) for n, s in zip(shape, strides) if n)
     memory = np.empty((high - low) // item + 1, result.array.dtype)
     array = np.lib.stride_tricks.as_strided(memory[-low // item:], shape, strides)
     np.copyto(array, like.array if like.axes == result.axes else like.array.reshape(shape))
+    return replace(result, array=array)
+
+
+def _restride_on_device(like: Bound, result: Bound) -> Bound:
+    wanted = result.array
+    assert isinstance(wanted, DeviceArray) and isinstance(like.array, DeviceArray), "one call has all its arrays in one place"
+    if like.axes != result.axes:
+        raise error("array.shape", name="an operand like the result", got=like.array.shape, expected=wanted.shape,
+                    hint="In GPU memory both are either split into groups or not.")
+    array = wanted.library.empty(wanted, wanted.shape, wanted.strides, wanted.dtype)
+    wanted.library.copy(array, like.array)
     return replace(result, array=array)

@@ -1,6 +1,6 @@
 """Running a kernel on arrays: the one path behind kernel calls, `Runner` and the command line.
 
-bind arrays -> choose a kernel -> launch; a launch that fails goes back to the choice.
+find the place -> bind arrays -> choose a kernel -> launch; a launch that fails goes back to the choice.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ import numpy as np
 
 from . import choose
 from .arrays import (
-    Bound, bind_inputs, bind_out, check_declared, compact, copy_out, infer_problem, kernel_problem, kernel_takes, to_caller,
+    Bound, argument_names, bind_inputs, bind_out, check_declared, compact, copy_out, infer_problem, kernel_problem, kernel_takes,
+    to_caller,
 )
 from .build import ANY_STRIDES
 from .config import KernelConfig
+from .devicearrays import DeviceArray, adopt, stream_handle
 from .errors import GconvError, LaunchError, error
 from .operands import BoundOperands, bind_operands
+from .placement import Placement, place
 from .problem import ConvProblem
 from .spec import ConvParams, KernelSpec
 
@@ -31,7 +34,7 @@ __all__ = ["Result", "Runner", "bare_spec", "execute", "plan_call"]
 
 @dataclass(frozen=True)
 class Result:
-    """What a run gave. ``time_ms`` is the time of the kernel's launches; ``error`` is empty when ``success``."""
+    """What a run gave. ``time_ms`` is the time of the kernel's launches (0: not taken); ``error`` is empty when ``success``."""
 
     output: Any
     time_ms: float
@@ -89,52 +92,81 @@ def plan_call(spec: KernelSpec, problem: ConvProblem | None, arrays: Sequence[An
 
 def execute(spec: KernelSpec, config: KernelConfig | None, problem: ConvProblem | None, arrays: Sequence[Any],
             operands: Mapping[str, Any] | None = None, out: Any = None, target: str | None = None, *, arch: str | None = None,
-            out_dtype: Any = None, stream: Any = None, poison: bool = False) -> Result:
+            out_dtype: Any = None, stream: Any = None, poison: bool = False, timed: bool = True) -> Result:
     """Run ``spec`` on two arrays (in the order of the direction) and operands by name. Raises the errors of every step.
 
-    ``config`` None is that of the declaration; ``problem`` None is inferred from the arrays; ``poison`` fills the workspace with
-    NaN first, so that a kernel that reads what it did not write cannot be right.
+    ``config`` None is that of the declaration; ``problem`` None is inferred from the arrays; ``stream`` None is the current one
+    of the arrays' library; ``poison`` fills the workspace with NaN first, so that a kernel that reads what it did not write
+    cannot be right. ``timed=False`` leaves arrays of a GPU to be finished in the order of the stream, without waiting.
     """
+    handle = stream_handle(stream)
+    names = argument_names(problem.direction if problem is not None else spec.direction)
+    arrays = [adopt(array, name, handle) for name, array in zip(names, arrays)]
+    given = {name: _adopted_operand(spec, name, value, handle) for name, value in (operands or {}).items()}
+    mine = adopt(out, "out", handle)
     spec, problem = plan_call(spec, problem, arrays, out_dtype)
-    config = spec.config if config is None else config
-    backend, arch = choose.resolve_target(target, arch)
-    inputs = bind_inputs(problem, arrays[0], arrays[1])
-    extra = bind_operands(spec, problem, operands or {})
-    result = bind_out(problem, out, inputs[0], [*inputs, *extra.likes.values()])
-    decision = choose.decide(spec, kernel_problem(problem, inputs[0]), config, backend, arch)
-    if not backend.can_launch:
-        raise error("launch.device", target=backend.name, reason="this version compiles for it but does not launch on it",
-                    hint="Use kernel.compile(...), or the targets cpu and sim.")
-    decision, time_ms = _launch_some(decision, backend, inputs, extra, result, stream, poison)
+    where = place(arrays[0], target, arch, handle)
+    _check_places(where, spec, dict(zip(names, arrays)), given, mine)
+    with where.entered():
+        inputs = bind_inputs(problem, *map(where.taken, arrays))
+        extra = bind_operands(spec, problem, {name: where.taken(value) for name, value in given.items()})
+        result = bind_out(problem, where.taken(mine), inputs[0], [*inputs, *extra.likes.values()])
+        config = spec.config if config is None else config
+        decision = choose.decide(spec, kernel_problem(problem, inputs[0]), config, where.backend, where.arch)
+        decision, time_ms = _launch_some(decision, where.backend, inputs, extra, result, poison, timed)
+        output = to_caller(result) if out is None else out
     tflops = problem.flops / time_ms / 1e9 if time_ms > 0 else 0.0
-    output = to_caller(result) if out is None else out
     return Result(output, time_ms, tflops, decision.config, decision.target_text, decision.fallbacks, decision=decision)
 
 
+def _adopted_operand(spec: KernelSpec, name: str, value: Any, stream: int | None) -> Any:
+    """Scalars are numbers, also where they come as arrays without axes."""
+    scalar = any(operand.name == name and operand.kind == "scalar" for operand in spec.operands)
+    return value if scalar else adopt(value, name, stream)
+
+
+def _check_places(where: Placement, spec: KernelSpec, arrays: Mapping[str, Any], operands: Mapping[str, Any], out: Any) -> None:
+    """Raises ``array.device`` unless everything lies in one place. What is missing, or no array, is for `bind` to say."""
+    vectors = {operand.name: operands.get(operand.name) for operand in spec.operands if operand.kind != "scalar"}
+    for name, array in {**arrays, **vectors, "out": out}.items():
+        if array is not None:
+            where.check(name, array)
+
+
 def _launch_some(decision: choose.Decision, backend: Backend, inputs: Sequence[Bound], extra: BoundOperands, result: Bound,
-                 stream: Any, poison: bool) -> tuple[choose.Decision, float]:
+                 poison: bool, timed: bool) -> tuple[choose.Decision, float]:
     """Launch, falling back as long as the choice has another candidate."""
     if result.array.size == 0:
         return decision, 0.0
+    if not backend.can_launch:
+        found = backend.detect()
+        reason = "this version compiles for it but does not launch on it" if found.available else found.reason
+        raise error("launch.device", target=backend.name, reason=reason,
+                    hint="Use kernel.compile(...), or the targets cpu and sim.")
     while True:
         try:
-            return decision, _launch(decision, backend, inputs, extra, result, stream, poison)
+            return decision, _launch(decision, backend, inputs, extra, result, poison, timed)
         except LaunchError as failure:
             decision = choose.reject(decision, backend, failure)
 
 
 def _launch(decision: choose.Decision, backend: Backend, inputs: Sequence[Bound], extra: BoundOperands, result: Bound,
-            stream: Any, poison: bool) -> float:
+            poison: bool, timed: bool) -> float:
     """One launch, in milliseconds. Arrays whose strides the kernel cannot take are copied; the result likewise."""
     problem, plan = decision.problem, decision.lowered.plan
     names = (*problem.operands, problem.result)
     bound = {name: _fitted(array, problem, name, plan, backend) for name, array in zip(names, (*inputs, result))}
     extra = extra.matching(bound[problem.result], dict(plan.alignment).get(problem.result, 1))
-    run = _launch_on_host if backend.host_memory else _launch_on_device
-    time_ms = run(decision, backend, bound, extra, _workspace(backend, decision, poison), stream)
+    run = _launch_through_buffers if _uploads(backend, result) else _launch_in_place
+    time_ms = run(decision, backend, bound, extra, _workspace(backend, decision, poison), timed)
     if bound[problem.result] is not result:
         copy_out(bound[problem.result], result)
     return time_ms
+
+
+def _uploads(backend: Backend, bound: Bound) -> bool:
+    """Whether an array has to travel to the target's memory."""
+    return not backend.host_memory and not isinstance(bound.array, DeviceArray)
 
 
 def _workspace(backend: Backend, decision: choose.Decision, poison: bool) -> Any:
@@ -153,11 +185,11 @@ def _fitted(bound: Bound, problem: ConvProblem, tensor: str, plan: Plan, backend
     if backend.name in ANY_STRIDES:
         return bound
     planned: TensorView = getattr(plan.args, tensor + "v")
-    if bound.view == planned and not backend.host_memory:
-        return bound
+    if _uploads(backend, bound):
+        return bound if bound.view == planned else compact(bound, problem, tensor)
     limits = dict(plan.alignment).get(tensor, 1), plan.offset_bits
     contiguous = bound.view == planned and bound.address % limits[0] == 0
-    if backend.host_memory and (contiguous or kernel_takes(bound, planned, _view_sizes(problem, tensor), *limits)):
+    if contiguous or (not plan.dense and kernel_takes(bound, planned, _view_sizes(problem, tensor), *limits)):
         return bound
     return compact(bound, problem, tensor)
 
@@ -168,50 +200,54 @@ def _view_sizes(problem: ConvProblem, tensor: str) -> tuple[int, ...]:
     return problem.view(tensor, problem.sizes(tensor)).flat()
 
 
-def _launch_on_host(decision: choose.Decision, backend: Backend, bound: Mapping[str, Bound], extra: BoundOperands, scratch: Any,
-                    stream: Any) -> float:
+def _launch_in_place(decision: choose.Decision, backend: Backend, bound: Mapping[str, Bound], extra: BoundOperands, scratch: Any,
+                     timed: bool) -> float:
     plan = decision.lowered.plan
-    args = plan.args.with_views(xv=bound["x"].view, wv=bound["w"].view, yv=bound["y"].view).pack(
-        bound["x"].address, bound["w"].address, bound["y"].address, scratch.address if scratch else 0, extra.addresses(),
-        extra.scalars)
-    return _timed(decision, backend, args, stream)
+    views = plan.args.with_views(xv=bound["x"].view, wv=bound["w"].view, yv=bound["y"].view)
+    args = views.pack(bound["x"].address, bound["w"].address, bound["y"].address, scratch.address if scratch else 0,
+                      extra.addresses(), extra.scalars)
+    return _run(decision, backend, args, timed)
 
 
-def _launch_on_device(decision: choose.Decision, backend: Backend, bound: Mapping[str, Bound], extra: BoundOperands, scratch: Any,
-                      stream: Any) -> float:
+def _launch_through_buffers(decision: choose.Decision, backend: Backend, bound: Mapping[str, Bound], extra: BoundOperands,
+                            scratch: Any, timed: bool) -> float:
     """The same through buffers of the target: arrays are contiguous here, so their bytes travel as they are."""
     plan, result = decision.lowered.plan, decision.problem.result
-    buffers = {name: _uploaded(backend, array, name != result) for name, array in bound.items()}
+    buffers = {name: _uploaded(backend, array.array, name != result) for name, array in bound.items()}
     others = {i: _uploaded(backend, vector) for i, vector in extra.vectors.items()}
-    others.update({i: _uploaded(backend, like) for i, like in extra.likes.items()})
+    others.update({i: _uploaded(backend, like.array) for i, like in extra.likes.items()})
     args = plan.args.pack(buffers["x"].address, buffers["w"].address, buffers["y"].address, scratch.address if scratch else 0,
                           {i: buffer.address for i, buffer in others.items()}, extra.scalars)
-    time_ms = _timed(decision, backend, args, stream)
+    time_ms = _run(decision, backend, args, timed)
     backend.download(buffers[result], _flat(bound[result].array))
     return time_ms
 
 
-def _uploaded(backend: Backend, source: Bound | np.ndarray, filled: bool = True) -> Any:
-    array = source if isinstance(source, np.ndarray) else _flat(source.array)
+def _uploaded(backend: Backend, array: Any, filled: bool = True) -> Any:
     buffer = backend.allocate(max(array.nbytes, 1))
     if filled:
-        backend.upload(buffer, array)
+        backend.upload(buffer, _flat(array))
     return buffer
 
 
-def _flat(array: np.ndarray) -> np.ndarray:
+def _flat(array: Any) -> np.ndarray:
     """The elements in the order they have in memory, as one axis; a view, since the array is dense."""
     order = np.argsort([-stride for stride in array.strides], kind="stable")
-    return array.transpose(order).reshape(-1)
+    flat: np.ndarray = array.transpose(order).reshape(-1)
+    return flat
 
 
-def _timed(decision: choose.Decision, backend: Backend, args: bytes, stream: Any) -> float:
+def _run(decision: choose.Decision, backend: Backend, args: bytes, timed: bool) -> float:
+    """Launch; the time in milliseconds if ``timed``. What is recorded into a graph does not run now, so it has no time."""
     built = decision.built
     if built is None or built.module is None:
-        raise error("launch.device", target=decision.target, hint="Run gconv doctor.",
-                    reason="the kernel was compiled but not loaded")
-    start = backend.record(stream)
-    backend.launch(built.module, decision.lowered.plan, args, stream)
-    end = backend.record(stream)
-    backend.synchronize(stream)
+        raise error("launch.device", target=decision.target, reason="the kernel was compiled but not loaded",
+                    hint="Run gconv doctor.")
+    if not timed or backend.capturing():
+        backend.launch(built.module, decision.lowered.plan, args)
+        return 0.0
+    start = backend.record()
+    backend.launch(built.module, decision.lowered.plan, args)
+    end = backend.record()
+    backend.synchronize()
     return backend.elapsed_ms(start, end)
