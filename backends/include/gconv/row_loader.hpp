@@ -130,9 +130,10 @@ struct RowLoader {
     for (int r = 0; r < S::kRun; ++r) {
       if (!(staged.valid[p][r][q / 32] >> q % 32 & 1u)) continue;
       T* element = (T*)&staged.vector[p][q][r];
+      int g = S::Groups > 1 ? slot[p][q] / (S::Rows * S::kPitch) : 0;  // groups lie along k or along the rows
       GCONV_UNROLL
       for (int i = 0; i < S::Vec; ++i)
-        element[i] = from_float<T>(operand.transform(to_float(element[i]), step, column[p] + (S::AlongK ? i : r), group[p]));
+        element[i] = from_float<T>(operand.transform(to_float(element[i]), step, column[p] + (S::AlongK ? i : r), g));
     }
   }
 
