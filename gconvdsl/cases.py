@@ -79,7 +79,8 @@ def check_case(spec: KernelSpec, config: KernelConfig, problem: ConvProblem, tar
         return Outcome(problem, target, False, error=str(failure))
     decision = last[0].decision
     return Outcome(problem, decision.target_text, report.ok, _finite(report.error_ratio), report.zeros_exact, decision.config,
-                   decision.fallbacks, decision.built.artifact.seconds, run_s, report.reason)
+                   decision.fallbacks, decision.built.artifact.seconds, run_s,
+                   "" if report.ok else report.summary().removeprefix("WRONG: "))
 
 
 def _median_time(spec: KernelSpec, config: KernelConfig, problem: ConvProblem, target: str, seed: int, operands: Any) -> float:

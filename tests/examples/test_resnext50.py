@@ -69,4 +69,4 @@ def test_a_wrong_result_shows_in_the_table_and_the_exit_code(tmp_path: Path) -> 
     done = subprocess.run([sys.executable, "-m", "gconvdsl.cli", "run", str(tmp_path / "plain.gconv"), "--target", "cpu"],
                           capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": path})
     assert done.returncode == 1 and done.stdout.rstrip().endswith("WRONG"), done.stdout + done.stderr
-    assert "WRONG: k on one forward: " in done.stderr
+    assert "WRONG: k on one forward: " in done.stderr and "got " in done.stderr and ", expected " in done.stderr
