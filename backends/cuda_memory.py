@@ -38,13 +38,12 @@ class CudaBuffer:
 
 def _free(driver: Driver, place: Place, address: int, pooled: bool) -> None:
     """Statuses are of no use here: where freeing fails, the device is lost or the stream gone."""
-    pushed = driver.enter(place.context)
+    driver.lib.cuCtxPushCurrent_v2(place.context)
     if pooled:
         driver.lib.cuMemFreeAsync(address, driver.ffi.cast("void *", place.stream))
     else:
         driver.lib.cuMemFree_v2(address)
-    if pushed:
-        driver.leave()
+    driver.leave()
 
 
 class Memory:
