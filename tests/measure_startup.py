@@ -37,26 +37,40 @@ def called_modules() -> str:
     return f"for name in {sorted(names)}:\n    importlib.import_module(name)\n"
 
 
-def report(what: str, code: str, repeats: int) -> None:
-    samples = [tuple(map(float, output(code).split())) for _ in range(repeats)]
+def row(what: str, samples: list[tuple[float, float]]) -> None:
     wall, cpu = (statistics.median(column) for column in zip(*samples))
     print(f"{what:40} {wall:8.1f} {cpu:8.1f}")
 
 
+def measured(code: str) -> tuple[float, float]:
+    """Wall and CPU time that the code prints."""
+    wall, cpu = output(code).split()
+    return float(wall), float(cpu)
+
+
+def timed(*arguments: str) -> tuple[float, float]:
+    """Wall and CPU time of a whole Python process."""
+    wall, before = time.perf_counter(), os.times()
+    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+    after = os.times()
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return (time.perf_counter() - wall) * 1e3, cpu * 1e3
+
+
 def main(repeats: int = 20) -> None:
     output(DECLARE + CALL)      # build once
-    print(f"{'median of ' + str(repeats) + ', in ms':40} {'wall':>8} {'CPU':>8}")
-    report("import gconvdsl, after numpy", f"import numpy\n{START}import gconvdsl{STOP}", repeats)
-    report("... and its first names", f"import numpy\n{START}import gconvdsl as g\ng.kernel, g.ConvProblem{STOP}", repeats)
-    report("first call of a cached kernel", f"{DECLARE}{START}{CALL}{STOP}", repeats)
-    report("... beyond its imports", f"{DECLARE}{called_modules()}{START}{CALL}{STOP}", repeats)
-    times = []
-    for command in ["-m", "gconvdsl.cli", "--help"], ["-c", "pass"]:
-        for _ in range(repeats):
-            start = time.perf_counter()
-            subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
-            times.append((time.perf_counter() - start) * 1e3)
-        print(f"{'gconv --help' if len(times) == repeats else 'python -c pass':40} {statistics.median(times[-repeats:]):8.1f}")
+    print(f"{f'median of {repeats}, in ms':40} {'wall':>8} {'CPU':>8}")
+    rows = {
+        "import numpy": START + "import numpy" + STOP,
+        "import gconvdsl, after numpy": f"import numpy\n{START}import gconvdsl{STOP}",
+        "... and its first names": f"import numpy\n{START}import gconvdsl as g\ng.kernel, g.ConvProblem{STOP}",
+        "first call of a cached kernel": f"{DECLARE}{START}{CALL}{STOP}",
+        "... beyond its imports": f"{DECLARE}{called_modules()}{START}{CALL}{STOP}",
+    }
+    for what, code in rows.items():
+        row(what, [measured(code) for _ in range(repeats)])
+    row("python -c pass", [timed("-c", "pass") for _ in range(repeats)])
+    row("gconv --help", [timed("-m", "gconvdsl.cli", "--help") for _ in range(repeats)])
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 
