@@ -16,6 +16,7 @@ from .lower_source import REDUCE_THREADS, Shape, source_text
 from .pipelines import PIPELINES
 from .plan import Launch, Lowered, Plan
 from .problem import ConvProblem
+from .reach import find_pieces, offset_bits
 from .spec import KernelSpec
 from .tile_cost import lds_bytes, prefetch_depth
 from .window import find_window
@@ -35,7 +36,8 @@ def lower(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, arch: st
     shape = _shape(problem, config, target)
     resolved = config.resolved(
         tile=shape.tile, pipeline=config.pipeline[0], scheduler=config.scheduler or "intrawave", num_groups_to_merge=shape.merge,
-        split_k=shape.splits, two_stage=shape.partial if problem.direction == "bwd_weight" else config.two_stage,
+        split_k=shape.splits, split_image=shape.pieces is not None, explicit_gemm=bool(config.explicit_gemm),
+        two_stage=shape.partial if problem.direction == "bwd_weight" else config.two_stage,
         block_per_cu=config.block_per_cu or 1, epilogue=config.epilogue or "cshuffle")
     source = source_text(spec, problem, resolved, shape)
     return Lowered(source, _plan(problem, resolved, shape, target), resolved, _notes(problem, shape))
@@ -63,10 +65,13 @@ def _shape(problem: ConvProblem, config: KernelConfig, target: Arch) -> Shape:
     splits = config.split_k or _automatic_splits(problem, tile, merge, target)
     partial = splits > 1 or (bool(config.two_stage) and problem.direction == "bwd_weight")
     row = PIPELINES[config.pipeline[0]]
-    window = None if row.needs_direct_to_lds else find_window(problem, tile, instruction, merge, target.lds)
+    pieces = find_pieces(problem, config, tile)
+    part = pieces.problem if pieces else problem
+    window = None if row.needs_direct_to_lds else find_window(part, tile, instruction, merge, target.lds)
     prefetch = prefetch_depth(tile, problem.dtype, row, target, config.block_per_cu or 1)
-    return Shape(_with_vectors(problem, tile, partial), instruction, merge, splits, partial, _offset_bits(problem, tile, splits), window,
-                 row.needs_num_wave_groups or 1, prefetch)
+    bits = 32 if pieces else offset_bits(problem, tile, splits)
+    vectors = _with_vectors(problem, tile, partial)
+    return Shape(vectors, instruction, merge, splits, partial, bits, window, row.needs_num_wave_groups or 1, prefetch, pieces)
 
 
 def _automatic_splits(problem: ConvProblem, tile: Tile, merge: int, target: Arch) -> int:
@@ -82,17 +87,6 @@ def _automatic_splits(problem: ConvProblem, tile: Tile, merge: int, target: Arch
     result = math.prod(problem.shape("w")) * 4
     wanted = -(-2 * target.compute_units // blocks)
     return max(1, min(wanted, steps // _MIN_STEPS_PER_SPLIT, _MAX_SPLIT_WORKSPACE // result))
-
-
-def _offset_bits(problem: ConvProblem, tile: Tile, splits: int) -> int:
-    """32 where every byte offset inside a block fits: the images a block touches, and one group's weights."""
-    size = DTYPES[problem.dtype].bytes
-    pixels = max(1, math.prod(problem.output))
-    rows = -(-problem.gemm.k // splits) if problem.direction == "bwd_weight" else tile.m
-    images = min(problem.N, -(-rows // pixels) + 1)
-    spans = [images * math.prod(problem.shape(t)[1:] if problem.N else ()) * size for t in "xy"]
-    weights = math.prod(problem.shape("w")) * max(size, 4)
-    return 32 if max(*spans, weights) < 1 << 31 else 64
 
 
 # --- vector widths
@@ -130,24 +124,26 @@ def _plan(problem: ConvProblem, config: KernelConfig, shape: Shape, target: Arch
     args = problem.args(shape.splits)
     if problem.N == 0 and problem.direction != "bwd_weight":
         return Plan((), args)
-    m, n = _tiles(problem, shape.tile)
+    part = shape.pieces.problem if shape.pieces else problem
+    m, n = _tiles(part, shape.tile)
     if shape.window:
-        m = shape.window.blocks(problem)
+        m = shape.window.blocks(part)
     phases = math.prod(problem.stride) if problem.direction == "bwd_data" else 1
     threads = math.prod(shape.tile.waves) * target.wave
     shared = 0
     if target.family == "nvidia":
-        shared = lds_bytes(shape.tile, problem.dtype, config.pipeline[0], shape.merge, double_smem_buffer=config.double_smem_buffer,
-                           epilogue=config.epilogue, window=shape.window)
-    launches = [Launch("gconv_main", (m * n * (problem.G // shape.merge), phases * shape.splits, 1), threads, shared)]
+        shared = lds_bytes(shape.tile, problem.dtype, config.pipeline[0], shape.merge, epilogue=config.epilogue, window=shape.window,
+                           double_smem_buffer=config.double_smem_buffer)
+    grid = m * n * (problem.G // shape.merge), phases * shape.splits, shape.pieces.count if shape.pieces else 1
+    launches = [Launch("gconv_main", grid, threads, shared)]
     workspace = 0
     if shape.partial:
         elements = math.prod(problem.shape(problem.result))
         workspace = elements * 4 * shape.splits
         blocks = -(-elements // REDUCE_THREADS)
         launches.append(Launch("gconv_reduce", (min(blocks, 65536), -(-blocks // 65536), 1), REDUCE_THREADS))
-    return Plan(tuple(launches), args, workspace, offset_bits=shape.offset_bits,
-                alignment=_alignment(problem, shape))
+    return Plan(tuple(launches), args, workspace, offset_bits=shape.offset_bits, alignment=_alignment(problem, shape),
+                dense=bool(config.explicit_gemm))
 
 
 def _alignment(problem: ConvProblem, shape: Shape) -> tuple[tuple[str, int], ...]:
@@ -165,6 +161,8 @@ def _notes(problem: ConvProblem, shape: Shape) -> tuple[str, ...]:
         notes.append(f"{shape.merge} groups share a block")
     if shape.splits > 1:
         notes.append(f"the reduction is cut into {shape.splits} pieces, added up in order from an fp32 workspace")
+    if shape.pieces:
+        notes.append(f"images are cut into pieces of {shape.pieces.rows} rows: {shape.pieces.count} in all")
     if problem.direction == "bwd_data" and math.prod(problem.stride) > 1:
         notes.append(f"{math.prod(problem.stride)} stride phases, each with its own taps")
     if shape.offset_bits == 64:

@@ -10,15 +10,16 @@ from .dtypes import DTYPES
 from .lower_exprs import epilogue_struct, prologue_struct
 from .pipelines import PIPELINES
 from .problem import ConvProblem
+from .reach import Pieces
 from .spec import KernelSpec
 from .tile_cost import LDS_PAD_BYTES
 from .window import Window
 
-__all__ = ["REDUCE_THREADS", "Shape", "source_text"]
+__all__ = ["CPP", "DIRECTION", "REDUCE_THREADS", "Shape", "entry", "int3", "source_text"]
 
 REDUCE_THREADS = 256
-_CPP = {"fp32": "float", "fp16": "gconv::f16", "bf16": "gconv::bf16"}
-_DIRECTION = {"forward": "gconv::kForward", "bwd_data": "gconv::kBwdData", "bwd_weight": "gconv::kBwdWeight"}
+CPP = {"fp32": "float", "fp16": "gconv::f16", "bf16": "gconv::bf16"}
+DIRECTION = {"forward": "gconv::kForward", "bwd_data": "gconv::kBwdData", "bwd_weight": "gconv::kBwdWeight"}
 _FRAGMENT_BUDGET = 128              # registers that pipelines may hold the fragments of a whole step in
 
 
@@ -35,6 +36,7 @@ class Shape:
     window: Window | None = None
     wave_groups: int = 1
     prefetch: int = 1
+    pieces: Pieces | None = None
 
     @property
     def group_waves(self) -> tuple[int, int]:
@@ -50,20 +52,20 @@ def source_text(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, sh
     body = [f'#include "gconv/conv.hpp"\n#include "gconv/pipeline_{pipeline.name}.hpp"']
     if not spec.is_bare:
         body.append('#include "gconv/math.hpp"')
-    body.append(f"\nnamespace {{\n{prologue_struct(spec)}\n{epilogue_struct(spec, _CPP[problem.out_dtype])}\n")
+    body.append(f"\nnamespace {{\n{prologue_struct(spec)}\n{epilogue_struct(spec, CPP[problem.out_dtype])}\n")
     body.append("struct Facts {\n" + "\n".join(f"  {line}" for line in facts) + "\n};\n}  // namespace\n")
     body.append(f"using Kernel = gconv::ConvKernel<Facts, gconv::{pipeline.cpp}>;")
-    body.append(_entry("gconv_main", "Kernel::kThreads", config.block_per_cu or 1, "Kernel"))
+    body.append(entry("gconv_main", "Kernel::kThreads", config.block_per_cu or 1, "Kernel"))
     if shape.partial:
-        body.append(_entry("gconv_reduce", str(REDUCE_THREADS), 1, "gconv::ReduceSplits<Facts>"))
+        body.append(entry("gconv_reduce", str(REDUCE_THREADS), 1, "gconv::ReduceSplits<Facts>"))
     return "\n".join(body) + "\n"
 
 
-def _entry(name: str, threads: str, blocks: int, run: str) -> str:
+def entry(name: str, threads: str, blocks: int, run: str) -> str:
     return f"GCONV_KERNEL void GCONV_LAUNCH_BOUNDS(({threads}), {blocks}) {name}(gconv::ConvArgs args) {{ {run}::run(args); }}"
 
 
-def _int3(values: tuple[int, ...]) -> str:
+def int3(values: tuple[int, ...]) -> str:
     padded = (1,) * (3 - len(values)) + tuple(values)
     return f"gconv::Int3<{', '.join(map(str, padded))}>"
 
@@ -72,13 +74,13 @@ def _facts(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, shape: 
     constants = {**_sizes(problem, shape), **_pipeline_facts(problem, config, shape)}
     box = shape.window.box if shape.window else (1, 1, 1)
     return [
-        f"static constexpr gconv::Direction kDirection = {_DIRECTION[problem.direction]};",
-        *(f"using {name} = {_int3(getattr(problem, name.lower()))};" for name in ("Filter", "Stride", "Dilation")),
+        f"static constexpr gconv::Direction kDirection = {DIRECTION[problem.direction]};",
+        *(f"using {name} = {int3(getattr(problem, name.lower()))};" for name in ("Filter", "Stride", "Dilation")),
         *(f"static constexpr int {name} = {value};" for name, value in constants.items()),
         *(f"static constexpr bool {name} = {str(value).lower()};" for name, value in _flags(spec, problem, config, shape).items()),
-        f"using Box = {_int3(box)};",
-        f"using In = {_CPP[problem.dtype]};",
-        f"using Out = {_CPP[problem.out_dtype]};",
+        f"using Box = {int3(box)};",
+        f"using In = {CPP[problem.dtype]};",
+        f"using Out = {CPP[problem.out_dtype]};",
         f"using Offset = {'unsigned' if shape.offset_bits == 32 else 'unsigned long long'};",
         f"using Instruction = gconv::{shape.instruction.name};",
         "using Prologue = ::Prologue;",
@@ -93,6 +95,7 @@ def _sizes(problem: ConvProblem, shape: Shape) -> dict[str, int]:
         "kAxes": problem.ndim, "kCg": problem.Cg, "kKg": problem.Kg, "kM": tile.m, "kN": tile.n, "kK": tile.k, "kWavesM": m, "kWavesN": n,
         "kMerge": shape.merge, "kVecA": tile.vector[0], "kVecB": tile.vector[1], "kVecC": tile.vector[2],
         "kChunk": window.chunk if window else 0, "kBoxImages": window.images if window else 1,
+        "kPieceRows": shape.pieces.rows if shape.pieces else 0,
     }
 
 
@@ -110,5 +113,6 @@ def _flags(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, shape: 
         "kWindow": shape.window is not None, "kAlongKA": along_a, "kAlongKB": problem.direction == "forward", "kPartial": shape.partial,
         "kShuffle": config.epilogue == "cshuffle", "kInterwave": config.scheduler == "interwave",
         "kDoubleBuffer": bool(config.double_smem_buffer), "kAsync": PIPELINES[config.pipeline[0]].needs_direct_to_lds,
-        "kLikeY": reads_like and not shape.partial,
+        "kLikeY": reads_like and not shape.partial, "kExplicit": bool(config.explicit_gemm), "kSplitImage": shape.pieces is not None,
+        "kPadM": config.pad_m is not False or shape.pieces is not None, "kPadK": config.pad_k is not False,
     }

@@ -95,7 +95,8 @@ class Plan:
     """Launches in order on one stream, the argument block they share, and the bytes of scratch memory they need.
 
     What the kernels take for granted of the arrays: ``alignment`` in bytes of the addresses and strides of each tensor they move
-    in vectors, and ``offset_bits`` (32: no block reaches further than with contiguous arrays).
+    in vectors, ``offset_bits`` (32: no block reaches further than with contiguous arrays), and ``dense``: no other strides than
+    those of contiguous arrays.
     """
 
     launches: tuple[Launch, ...]
@@ -103,6 +104,7 @@ class Plan:
     workspace: int = 0
     alignment: tuple[tuple[str, int], ...] = ()
     offset_bits: int = 64
+    dense: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from .config import KernelConfig, Tile, size_text
 from .errors import error
 from .pipelines import PIPELINES, Pipeline
 from .problem import ConvProblem
+from .reach import Pieces, find_pieces
 from .tile_cost import lds_bytes, register_limit, registers_per_lane
 from .window import Window, find_window
 
@@ -75,7 +76,12 @@ class Case:
         """The window that the tile is staged by, where it is."""
         if self.tile is None or self.instruction is None or (self.pipeline and self.pipeline.needs_direct_to_lds):
             return None
-        return find_window(self.problem, self.tile, self.instruction, self.config.num_groups_to_merge or 1, self.arch.lds)
+        return find_window(self.pieces.problem if self.pieces else self.problem, self.tile, self.instruction, self.config.num_groups_to_merge or 1, self.arch.lds)
+
+    @property
+    def pieces(self) -> Pieces | None:
+        """The pieces that images are cut into, where they are."""
+        return find_pieces(self.problem, self.config, self.tile) if self.tile else None
 
     @property
     def threads(self) -> int:
@@ -164,15 +170,15 @@ def _double_smem_buffer(case: Case) -> Violation | None:
                 "Set double_smem_buffer = true, or leave it out.")
 
 
-@_rule("pipeline.num_wave_groups", "compv5 needs num_wave_groups = 2.",
-       "Two groups of waves alternate between loading and computing.")
+@_rule("pipeline.num_wave_groups", "compv5 needs num_wave_groups = 2; the other pipelines have one group.",
+       "In compv5 two groups of waves alternate between loading and computing; elsewhere all waves do the same.")
 def _num_wave_groups(case: Case) -> Violation | None:
     row, groups = case.pipeline, case.config.num_wave_groups
-    if row is None or row.needs_num_wave_groups is None or groups in (None, row.needs_num_wave_groups):
+    needed = (row.needs_num_wave_groups or 1) if row else None
+    if row is None or groups in (None, needed):
         return None
-    return _bad("num_wave_groups", groups, row.needs_num_wave_groups,
-                f"pipeline {row.name} needs num_wave_groups = {row.needs_num_wave_groups}, not {groups}",
-                f"Set num_wave_groups = {row.needs_num_wave_groups}, or leave it out.")
+    return _bad("num_wave_groups", groups, needed, f"pipeline {row.name} needs num_wave_groups = {needed}, not {groups}",
+                f"Set num_wave_groups = {needed}, or leave it out.")
 
 
 @_rule("pipeline.even_waves", "compv5 needs an even number of waves.", "The waves of a block are dealt into two equal groups.")
@@ -349,17 +355,38 @@ def _pad_k(case: Case) -> Violation | None:
     return _unpadded(case, 2)
 
 
-@_rule("option.explicit_gemm", "explicit_gemm is for a 1x1 filter with stride 1 and no padding.",
-       "Only then the tensors themselves are the matrices.")
+@_rule("option.explicit_gemm",
+       "explicit_gemm is for a 1x1 filter with stride 1 and no padding, on images without gaps (N = 1 or channels last).",
+       "Only then the tensors themselves are the matrices: pixels lie at equal distances through all images.")
 def _explicit_gemm(case: Case) -> Violation | None:
     problem = case.problem
     plain = problem.taps == 1 and set(problem.stride) == {1} and not any(map(sum, problem.pad))
-    if not case.config.explicit_gemm or plain:
+    if not case.config.explicit_gemm or (plain and _pixels_are_even(problem)):
         return None
+    if plain:
+        return _bad("explicit_gemm", True, "a channels-last layout",
+                    f"explicit_gemm needs pixels at equal distances through all images, which layout {problem.layout} has not",
+                    "Use a channels-last layout, or leave explicit_gemm out.")
     return _bad("explicit_gemm", True, "filter 1, stride 1, pad 0",
                 f"explicit_gemm is for 1x1 filters with stride 1 and pad 0, not for "
                 f"filter {size_text(problem.filter)} with stride {size_text(problem.stride)} and pad {problem.pad}",
                 "Leave explicit_gemm out.")
+
+
+def _pixels_are_even(problem: ConvProblem) -> bool:
+    views, pixels = problem.views(), math.prod(problem.input)
+    return problem.N <= 1 or all(views[t].n == pixels * views[t].s[2] for t in "xy")
+
+
+@_rule("option.split_image", "split_image is for forward and bwd_data without split_k.",
+       "It cuts the result's image; bwd_weight has none and cuts its reduction by split_k.")
+def _split_image(case: Case) -> Violation | None:
+    direction, pieces = case.problem.direction, case.config.split_k or 1
+    if not case.config.split_image or (direction != "bwd_weight" and pieces == 1):
+        return None
+    what = direction if direction == "bwd_weight" else f"split_k = {pieces}"
+    return _bad("split_image", True, "forward and bwd_data without split_k", f"split_image does not exist for {what}",
+                "Leave split_image out.")
 
 
 @_rule("option.two_stage", "two_stage is for bwd_weight.", "The other directions reduce in registers and need no second stage.")
@@ -429,7 +456,8 @@ def _index(case: Case) -> Violation | None:
     return None
 
 
-@_rule("limit.grid", "The threads along the grid's x stay below 2^32 (blocks below 2^31), stride phases x split_k below 2^16.",
+@_rule("limit.grid",
+       "The threads along the grid's x stay below 2^32 (blocks below 2^31), stride phases x split_k and pieces of images below 2^16.",
        "The launch interfaces count in these widths.")
 def _grid(case: Case) -> Violation | None:
     problem, tile = case.problem, case.tile
@@ -447,6 +475,9 @@ def _grid(case: Case) -> Violation | None:
     if pieces >= 2 ** 16:
         return _bad("split_k", pieces, 2 ** 16 - 1, f"stride phases x split_k = {pieces} is more than {2 ** 16 - 1}",
                     "Use a smaller split_k.")
+    if case.pieces and case.pieces.count >= 2 ** 16:
+        return _bad("split_image", case.pieces.count, 2 ** 16 - 1,
+                    f"split_image makes {case.pieces.count} pieces of images, more than {2 ** 16 - 1}", "Leave split_image out.")
     return None
 
 

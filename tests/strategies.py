@@ -204,7 +204,9 @@ def configs(draw: Any, problem: ConvProblem, tiles: dict[str, Tile], kind: str, 
     options: dict[str, Any] = {"epilogue": draw(st.sampled_from((None, "default", "cshuffle"))),
                                "scheduler": draw(st.sampled_from(row.schedulers)),
                                "deterministic": draw(st.sampled_from((True, True, False))),
-                               **{name: draw(_BOOLS) for name in ("pad_m", "pad_n", "pad_k", "split_image")}}
+                               **{name: draw(_BOOLS) for name in ("pad_m", "pad_n", "pad_k")}}
+    if not row.needs_double_smem_buffer:
+        options["double_smem_buffer"] = draw(_BOOLS)
     merges = [one for one in (None, 2, 3, 4) if problem.G % (one or 1) == 0]
     options["num_groups_to_merge"] = draw(st.sampled_from(merges))
     if problem.direction == "bwd_weight":
@@ -212,7 +214,10 @@ def configs(draw: Any, problem: ConvProblem, tiles: dict[str, Tile], kind: str, 
     if kind != "window":
         steps = max(1, problem.depth // max(tile.k for tile in tiles.values()))
         options["split_k"] = draw(st.sampled_from((None, min(2, steps), min(3, steps), min(7, steps))))
-    if problem.taps == 1 and set(problem.stride) == {1} and not any(map(sum, problem.pad)):
+    if problem.direction != "bwd_weight" and options.get("split_k", 1) in (None, 1):
+        options["split_image"] = draw(_BOOLS)
+    plain = problem.taps == 1 and set(problem.stride) == {1} and not any(map(sum, problem.pad))
+    if plain and not LAYOUTS[problem.layout].channels_first:
         options["explicit_gemm"] = draw(_BOOLS)
     return KernelConfig(tile=tiles, pipeline=row.name, **{**row.implied_options, **options})
 

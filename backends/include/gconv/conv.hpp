@@ -1,12 +1,17 @@
 // The implicit GEMM kernel of all three directions: finds the block's place, runs the pipeline, stores.
 //
 // S, written by the lowering, holds the compile-time facts: kDirection, kAxes, Filter, Stride, Dilation, kCg, kKg, In, Out, Offset,
-// Instruction, kM, kN, kK, kWavesM, kWavesN, kMerge, kVecA, kVecB, kVecC, kAlongKA, kAlongKB, kPartial, kShuffle, Prologue, Epilogue.
-// Grid: x = (tile of m * tiles of groups + tile of groups) * tiles of n + tile of n; y = stride phase * splits + split.
+// Instruction, kM, kN, kK, kWavesM, kWavesN, kMerge, kVecA, kVecB, kVecC, kAlongKA, kAlongKB, kPartial, kShuffle, Prologue, Epilogue,
+// kPadM, kPadK (false: no block reaches over this edge), kExplicit (1x1 filter on pixels at equal distances: row and k are pixel
+// numbers), kSplitImage and kPieceRows, and what pipelines ask for.
+// Grid: x = (tile of m * tiles of groups + tile of groups) * tiles of n + tile of n; y = stride phase * splits + split; z = piece of
+// an image (split_image).
 #pragma once
 
 #include "async_loader.hpp"
+#include "pieces.hpp"
 #include "pipeline.hpp"
+#include "reduce_splits.hpp"
 #include "store.hpp"
 
 namespace gconv {
@@ -26,12 +31,13 @@ struct ConvKernel {
   using In = typename S::In;
   using Offset = typename S::Offset;
   static constexpr bool kWeight = S::kDirection == kBwdWeight;
+  static constexpr int kAxes = S::kExplicit ? 1 : S::kAxes;  // along which a pixel may lie outside
   static constexpr int kThreads = S::kWaveGroups * S::kWavesM * S::kWavesN * hw::kWave;
   static constexpr int kColumns = S::kDirection == kForward ? S::kKg : S::kDirection == kBwdData ? S::kCg : S::Filter::product * S::kCg;
   static constexpr int kTilesN = ceil_div(kColumns, S::kN);
 
-  using ShapeA = LoaderShape<S, S::kM, S::kVecA, S::kAlongKA, !kWeight && S::kAlongKA, kWeight ? 1 : S::kAxes>;
-  using ShapeB = LoaderShape<S, S::kN, S::kVecB, S::kAlongKB, false, kWeight ? S::kAxes : 1>;
+  using ShapeA = LoaderShape<S, S::kM, S::kVecA, S::kAlongKA, !kWeight && S::kAlongKA, kWeight ? 1 : kAxes>;
+  using ShapeB = LoaderShape<S, S::kN, S::kVecB, S::kAlongKB, false, kWeight ? kAxes : 1>;
   static constexpr int kElementsA = ElementsA<S, ShapeA, S::kWindow>::value;
   using Lds = Tiles<In, kElementsA, kElementsA + ShapeB::kElements>;
   static constexpr int kTileBytes = max_of(Pipeline<S>::kLdsBuffers * Lds::kElements * (int)sizeof(In), Pipeline<S>::kScratchBytes);
@@ -81,10 +87,11 @@ struct ConvKernel {
     b.k0 = first * S::kK;
   }
 
-  // Blocks past the rows of their stride phase have nothing to do.
+  // Blocks past the rows of their stride phase or piece have nothing to do.
   static GCONV_DEVICE bool idle(const ConvArgs& a, const BlockPlace& b) {
-    if constexpr (S::kDirection == kBwdData && !S::kWindow) return b.m0 >= (long long)a.N * b.d.count * b.h.count * b.w.count;
-    else return false;
+    if constexpr (S::kWindow) return S::kSplitImage && box_of_tile<S>(b.tile_m, S::kDirection == kForward ? a.out : a.in).n >= a.N;
+    else if constexpr (S::kDirection == kBwdData) return b.m0 >= (long long)a.N * b.d.count * b.h.count * b.w.count;
+    else return S::kSplitImage && b.m0 >= (long long)a.N * a.out[0] * a.out[1] * a.out[2];
   }
 
   template <class LoaderA, class LoaderB>
@@ -113,47 +120,23 @@ struct ConvKernel {
   }
 
   static GCONV_DEVICE void run(const ConvArgs& a) {
+    if constexpr (S::kSplitImage) {
+      long long result0;
+      ConvArgs piece = piece_of_image<S>(a, hw::block_id_z(), result0);
+      run_piece(piece, result0);
+    } else {
+      run_piece(a, 0);
+    }
+  }
+  static GCONV_DEVICE void run_piece(const ConvArgs& a, long long result0) {
     BlockPlace b = place_of(a);
+    b.result0 = result0;
     if (idle(a, b)) return;
     if constexpr (S::kDirection == kForward && S::kWindow) compute_window<ForwardW<S>>(a, b);
     else if constexpr (S::kDirection == kForward) compute_rows<ForwardX<S>, ForwardW<S>>(a, b);
     else if constexpr (S::kDirection == kBwdData && S::kWindow) compute_window<BwdDataW<S>>(a, b);
     else if constexpr (S::kDirection == kBwdData) compute_rows<BwdDataDy<S>, BwdDataW<S>>(a, b);
     else compute_rows<BwdWeightDy<S>, BwdWeightX<S>>(a, b);
-  }
-};
-
-// Sums the splits of the reduction in order and finishes each element. One thread an element of the dense result.
-template <class S>
-struct ReduceSplits {
-  static constexpr int kThreads = 256;
-  static GCONV_DEVICE void run(const ConvArgs& a) {
-    constexpr bool weight = S::kDirection == kBwdWeight;
-    constexpr int channels = S::kDirection == kForward ? S::kKg : S::kCg;
-    const int filter[3] = {S::Filter::d, S::Filter::h, S::Filter::w};
-    const int* s = weight ? filter : S::kDirection == kForward ? a.out : a.in;
-    const TensorView& view = weight ? a.wv : S::kDirection == kForward ? a.yv : a.xv;
-    long long pixels = (long long)s[0] * s[1] * s[2], total = pixels * channels * a.G * (weight ? S::kKg : a.N);
-    long long i = ((long long)hw::block_id_y() * 65536 + hw::block_id_x()) * kThreads + hw::thread_id();
-    if (i >= total) return;
-    float sum = 0.0f;
-    for (int split = 0; split < a.splits; ++split) sum += ((const float*)a.workspace)[split * total + i];
-    // Dense order is (G, Kg, spatial, Cg) for w and (N, spatial, G, channels) for x and y.
-    long long c = i % channels, rest = i / channels, g = 0, n;
-    if (!weight) {
-      g = rest % a.G;
-      rest /= a.G;
-    }
-    long long w = rest % s[2], h = rest / s[2] % s[1], d = rest / ((long long)s[2] * s[1]) % s[0];
-    n = rest / pixels;
-    if (weight) {
-      g = n / S::kKg;
-      n %= S::kKg;
-    }
-    long long element = n * view.n + g * view.g + d * view.s[0] + h * view.s[1] + w * view.s[2] + c * view.c;
-    int channel = (int)(weight ? g * S::kKg + n : g * channels + c);
-    void* tensor = weight ? a.w : S::kDirection == kForward ? a.y : a.x;
-    ((typename S::Out*)tensor)[element] = from_float<typename S::Out>(S::Epilogue::apply(sum, a, channel, element));
   }
 };
 

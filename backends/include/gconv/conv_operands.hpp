@@ -20,6 +20,7 @@ struct BlockPlace {
   long long k0;       // bwd_weight: first pixel of this block's chunk
   int split;
   PhaseAxis d, h, w;  // bwd_data
+  long long result0;  // element of the result where the block's piece of the image starts (split_image)
 };
 
 template <class S>
@@ -34,6 +35,11 @@ struct Common {
   GCONV_DEVICE Offset group(int g) const { return (Offset)g * stride.g; }
   GCONV_DEVICE float transform(float v, int, int, int) const { return v; }
 };
+// Rows r of a block's tile that there are: with pad_m = false all of them.
+template <class S>
+GCONV_DEVICE int tile_rows(long long left) {
+  return !S::kPadM || left >= S::kM ? S::kM : (int)left;
+}
 template <class T>
 GCONV_DEVICE const void* element_at(const void* tensor, long long element) {
   return (const char*)tensor + element * (long long)sizeof(T);
@@ -52,17 +58,17 @@ struct ForwardX : Common<S> {
   int pixel0, rows, channel0;
 
   GCONV_DEVICE ForwardX(const ConvArgs& a, const BlockPlace& b) : args(&a) {
-    long long image = (long long)a.out[0] * a.out[1] * a.out[2], n0 = b.m0 / image;
+    long long image = (long long)a.out[0] * a.out[1] * a.out[2], n0 = S::kExplicit ? 0 : b.m0 / image;
     pixel0 = (int)(b.m0 - n0 * image);
-    long long left = a.N * image - b.m0;
-    rows = left < S::kM ? (int)left : S::kM;
+    rows = tile_rows<S>(a.N * image - b.m0);
     channel0 = b.group * S::kCg;
-    this->base = element_at<typename S::In>(a.x, n0 * a.xv.n + b.group * a.xv.g);
+    this->base = element_at<typename S::In>(a.x, (S::kExplicit ? b.m0 * a.xv.s[2] : n0 * a.xv.n) + b.group * a.xv.g);
     this->extent = {a.in[0], a.in[1], a.in[2]};
     this->stride = byte_strides<Offset, typename S::In>(a.xv);
   }
   GCONV_DEVICE P row(int r) const {
     const ConvArgs& a = *args;
+    if constexpr (S::kExplicit) return {(Offset)r * this->stride.w, 0, 0, r < rows ? 0 : kFar};
     Pixel p = output_pixel(a, pixel0 + r);
     int d = p.d * St::d - a.pad[0], h = p.h * St::h - a.pad[1], w = p.w * St::w - a.pad[2];
     const auto& s = this->stride;
@@ -113,7 +119,9 @@ struct BwdDataTaps {
   GCONV_DEVICE explicit BwdDataTaps(const BlockPlace& b) : phase(PhaseTaps<S::kKg, S::kK>::of(b.d.taps, b.h.taps, b.w.taps)) {}
   GCONV_DEVICE TapChannel at(int step, int column) const {
     if constexpr (kUnit) return StaticTaps<typename S::Filter, S::kKg, S::kK, S::kChunk>::at(step, column);
-    else return phase.at(step, column);
+    TapChannel t = phase.at(step, column);
+    if constexpr (!S::kPadK) t.valid = true;
+    return t;
   }
 };
 template <class S>
@@ -134,15 +142,15 @@ struct BwdDataDy : Common<S> {
   int pixel0, rows;
 
   GCONV_DEVICE BwdDataDy(const ConvArgs& a, const BlockPlace& b) : place(b), taps(b) {
-    long long image = (long long)b.d.count * b.h.count * b.w.count, n0 = b.m0 / image;
+    long long image = (long long)b.d.count * b.h.count * b.w.count, n0 = S::kExplicit ? 0 : b.m0 / image;
     pixel0 = (int)(b.m0 - n0 * image);
-    long long left = a.N * image - b.m0;
-    rows = left < S::kM ? (int)left : S::kM;
-    this->base = element_at<typename S::In>(a.y, n0 * a.yv.n + b.group * a.yv.g);
+    rows = tile_rows<S>(a.N * image - b.m0);
+    this->base = element_at<typename S::In>(a.y, (S::kExplicit ? b.m0 * a.yv.s[2] : n0 * a.yv.n) + b.group * a.yv.g);
     this->extent = {a.out[0], a.out[1], a.out[2]};
     this->stride = byte_strides<Offset, typename S::In>(a.yv);
   }
   GCONV_DEVICE P row(int r) const {
+    if constexpr (S::kExplicit) return {(Offset)r * this->stride.w, 0, 0, r < rows ? 0 : kFar};
     Pixel p = phase_pixel(pixel0 + r, place.d.count, place.h.count, place.w.count);
     int d = p.d + place.d.o0, h = p.h + place.h.o0, w = p.w + place.w.o0;
     const auto& s = this->stride;
@@ -192,11 +200,11 @@ struct ChunkPixels {
   long long n0;
   GCONV_DEVICE ChunkPixels(const ConvArgs& a, const BlockPlace& b) {
     long long image = (long long)a.out[0] * a.out[1] * a.out[2], all = a.N * image - b.k0;
-    n0 = b.k0 / image;
+    n0 = S::kExplicit ? 0 : b.k0 / image;
     pixel0 = (int)(b.k0 - n0 * image);
     left = all < 0x40000000 ? (int)all : 0x40000000;
   }
-  GCONV_DEVICE bool valid(int step, int column) const { return step * S::kK + column < left; }
+  GCONV_DEVICE bool valid(int step, int column) const { return !S::kPadK || step * S::kK + column < left; }
   GCONV_DEVICE Pixel at(const ConvArgs& a, int step, int column) const { return output_pixel(a, pixel0 + step * S::kK + column); }
 };
 
@@ -211,14 +219,16 @@ struct BwdWeightDy : Common<S> {
   int m0;
 
   GCONV_DEVICE BwdWeightDy(const ConvArgs& a, const BlockPlace& b) : args(&a), pixels(a, b), m0((int)b.m0) {
-    this->base = element_at<typename S::In>(a.y, pixels.n0 * a.yv.n + b.group * a.yv.g + b.m0 * a.yv.c);
+    long long first = S::kExplicit ? b.k0 * a.yv.s[2] : pixels.n0 * a.yv.n;
+    this->base = element_at<typename S::In>(a.y, first + b.group * a.yv.g + b.m0 * a.yv.c);
     this->extent = {1, 1, 1};
     this->stride = byte_strides<Offset, typename S::In>(a.yv);
   }
   GCONV_DEVICE P row(int r) const { return {(Offset)r * this->stride.c, 0, 0, S::kKg % S::kM == 0 || m0 + r < S::kKg ? 0 : kFar}; }
   GCONV_DEVICE P k(int step, int column) const {
-    Pixel p = pixels.at(*args, step, column);
     const auto& s = this->stride;
+    if constexpr (S::kExplicit) return {(Offset)(step * S::kK + column) * s.w, 0, 0, pixels.valid(step, column) ? 0 : kFar};
+    Pixel p = pixels.at(*args, step, column);
     Offset offset = (Offset)p.n * s.n + (Offset)p.d * s.d + (Offset)p.h * s.h + (Offset)p.w * s.w;
     return {offset, 0, 0, pixels.valid(step, column) ? 0 : kFar};
   }
@@ -237,7 +247,7 @@ struct BwdWeightX : Common<S> {
   int n0;
 
   GCONV_DEVICE BwdWeightX(const ConvArgs& a, const BlockPlace& b) : args(&a), pixels(a, b), n0(b.n0) {
-    this->base = element_at<typename S::In>(a.x, pixels.n0 * a.xv.n + b.group * a.xv.g);
+    this->base = element_at<typename S::In>(a.x, (S::kExplicit ? b.k0 * a.xv.s[2] : pixels.n0 * a.xv.n) + b.group * a.xv.g);
     this->extent = {a.in[0], a.in[1], a.in[2]};
     this->stride = byte_strides<Offset, typename S::In>(a.xv);
   }
@@ -251,6 +261,9 @@ struct BwdWeightX : Common<S> {
   }
   GCONV_DEVICE P k(int step, int column) const {
     const ConvArgs& a = *args;
+    if constexpr (S::kExplicit) {
+      return {(Offset)(step * S::kK + column) * this->stride.w, 0, 0, pixels.valid(step, column) ? 0 : kFar};
+    }
     Pixel p = pixels.at(a, step, column);
     int d = p.d * St::d - a.pad[0], h = p.h * St::h - a.pad[1], w = p.w * St::w - a.pad[2];
     const auto& s = this->stride;

@@ -1,5 +1,6 @@
 // basic_async_v1: one LDS buffer, filled by direct global-to-LDS copies. Per step: read all fragments into registers, wait for the
 // block, start the copies of the next tile into the same buffer, multiply from registers, wait for the copies, wait for the block.
+// With double_smem_buffer the copies go to the other of two buffers, without the first wait.
 #pragma once
 
 #include "pipeline.hpp"
@@ -8,7 +9,7 @@ namespace gconv {
 
 template <class S>
 struct BasicAsyncV1 {
-  static constexpr int kLdsBuffers = 1, kScratchBytes = 0;
+  static constexpr int kLdsBuffers = S::kDoubleBuffer ? 2 : 1, kScratchBytes = 0;
   using Gemm = WaveGemm<S>;
 
   template <class Mover, class Lds>
@@ -18,17 +19,19 @@ struct BasicAsyncV1 {
     mover.finish(lds, 0, first, staged);
     hw::barrier();
     typename Gemm::Fragment held[Gemm::kParts];
+    int buffer = 0;
     for (int step = first; step < end; ++step) {
       GCONV_UNROLL
-      for (int i = 0; i < Gemm::kParts; ++i) gemm.load(held[i], lds.a(), lds.b(), i);
+      for (int i = 0; i < Gemm::kParts; ++i) gemm.load(held[i], lds.a(buffer), lds.b(buffer), i);
       if (step + 1 < end) {
-        hw::barrier();  // every wave holds its fragments
-        mover.start(lds, 0, step + 1, staged);
+        if constexpr (kLdsBuffers == 2) buffer ^= 1;
+        else hw::barrier();  // every wave holds its fragments
+        mover.start(lds, buffer, step + 1, staged);
       }
       GCONV_UNROLL
       for (int i = 0; i < Gemm::kParts; ++i) gemm.multiply(held[i], i);
       if (step + 1 < end) {
-        mover.finish(lds, 0, step + 1, staged);
+        mover.finish(lds, buffer, step + 1, staged);
         hw::barrier();
       }
     }

@@ -1,6 +1,7 @@
 // compv3: two tiles on their way, one LDS buffer. The fragments of the current tile are read into registers as a whole, so that LDS
 // takes the next tile (already staged) and the loads after it are issued while the matrix instructions run. On AMD the scheduler is
-// told the order: LDS writes, global loads and matrix instructions alternate, then the reads of the next fragments.
+// told the order: LDS writes, global loads and matrix instructions alternate, then the reads of the next fragments. With
+// double_smem_buffer the next tile goes to the other of two buffers, without the wait for the reads of this one.
 #pragma once
 
 #include "pipeline.hpp"
@@ -9,7 +10,7 @@ namespace gconv {
 
 template <class S>
 struct CompV3 {
-  static constexpr int kLdsBuffers = 1, kScratchBytes = 0;
+  static constexpr int kLdsBuffers = S::kDoubleBuffer ? 2 : 1, kScratchBytes = 0;
   using Gemm = WaveGemm<S>;
   // Fragments of a whole step are held in registers where they are few enough; else the products follow the reads part by part.
   static constexpr int kHeldWords = Gemm::kParts * Gemm::kFragmentWords;
@@ -24,35 +25,40 @@ struct CompV3 {
     if (first + 1 < end) mover.load(first + 1, staged);
     hw::barrier();
     typename Gemm::Fragment held[kHeldParts];
-    read(gemm, lds, held);
-    int step = first;
+    int step = first, buffer = 0;
+    read(gemm, lds, buffer, held);
     for (; step + 2 < end; ++step) {
-      hw::barrier();  // every wave holds its fragments
-      mover.store(lds, 0, step + 1, staged);
+      free_buffer(buffer);
+      mover.store(lds, buffer, step + 1, staged);
       mover.load(step + 2, staged);
       multiply(gemm, held);
       interleave();
       hw::barrier();  // the next tile is complete
-      read(gemm, lds, held);
+      read(gemm, lds, buffer, held);
     }
     if (step + 1 < end) {
-      hw::barrier();
-      mover.store(lds, 0, step + 1, staged);
+      free_buffer(buffer);
+      mover.store(lds, buffer, step + 1, staged);
       multiply(gemm, held);
       hw::barrier();
-      read(gemm, lds, held);
+      read(gemm, lds, buffer, held);
     }
     multiply(gemm, held);
   }
 
  private:
+  // A buffer for the next tile: the other one, or the same as soon as every wave holds its fragments.
+  static GCONV_DEVICE void free_buffer(int& buffer) {
+    if constexpr (kLdsBuffers == 2) buffer ^= 1;
+    else hw::barrier();
+  }
   template <class Lds>
-  static GCONV_DEVICE void read(Gemm& gemm, const Lds& lds, typename Gemm::Fragment (&held)[kHeldParts]) {
+  static GCONV_DEVICE void read(Gemm& gemm, const Lds& lds, int buffer, typename Gemm::Fragment (&held)[kHeldParts]) {
     if constexpr (kHolds) {
       GCONV_UNROLL
-      for (int i = 0; i < Gemm::kParts; ++i) gemm.load(held[i], lds.a(), lds.b(), i);
+      for (int i = 0; i < Gemm::kParts; ++i) gemm.load(held[i], lds.a(buffer), lds.b(buffer), i);
     } else {
-      gemm.step(lds.a(), lds.b());
+      gemm.step(lds.a(buffer), lds.b(buffer));
     }
   }
   static GCONV_DEVICE void multiply(Gemm& gemm, const typename Gemm::Fragment (&held)[kHeldParts]) {

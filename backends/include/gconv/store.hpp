@@ -36,10 +36,10 @@ struct ResultPlace {
   GCONV_DEVICE ResultPlace(const ConvArgs& a, const BlockPlace& b, const BoxOrigin& o) : args(&a), place(b), box(o) {
     if constexpr (S::kDirection == kForward) {
       view = S::kPartial ? dense_view(a.out, a.G, S::kKg) : a.yv;
-      images((long long)a.out[0] * a.out[1] * a.out[2], a.out, S::kKg, a.y, b.n0 * view.c);
+      images((long long)a.out[0] * a.out[1] * a.out[2], a.out, S::kKg, a.y, b.n0 * view.c + b.result0);
     } else if constexpr (S::kDirection == kBwdData) {
       view = S::kPartial ? dense_view(a.in, a.G, S::kCg) : a.xv;
-      images((long long)b.d.count * b.h.count * b.w.count, a.in, S::kCg, a.x, b.n0 * view.c);
+      images((long long)b.d.count * b.h.count * b.w.count, a.in, S::kCg, a.x, b.n0 * view.c + b.result0);
     } else {
       view = S::kPartial ? dense_weight_view<typename S::Filter>(S::kKg, S::kCg) : a.wv;
       tensor = S::kPartial ? a.workspace : a.w;
@@ -52,9 +52,11 @@ struct ResultPlace {
 
   static constexpr Offset kNowhere = ~(Offset)0;
   GCONV_DEVICE Offset row(int r) const {
-    if (!S::kWindow && r >= rows) return kNowhere;
+    if (S::kPadM && !S::kWindow && r >= rows) return kNowhere;
     if constexpr (S::kDirection == kBwdWeight) {
       return (Offset)r * (Offset)view.n;
+    } else if constexpr (S::kExplicit) {
+      return (Offset)r * (Offset)view.s[2];
     } else if constexpr (S::kWindow) {
       const int* size = S::kDirection == kForward ? args->out : args->in;
       Pixel p = Window<S>::split(r);
@@ -96,12 +98,12 @@ struct ResultPlace {
   GCONV_DEVICE void images(long long image, const int (&sizes)[3], int channels, void* result, long long first_column) {
     long long n0 = box.n;
     if constexpr (!S::kWindow) {
-      n0 = place.m0 / image;
+      n0 = S::kExplicit ? 0 : place.m0 / image;
       pixel0 = (int)(place.m0 - n0 * image);
       rows = (int)min_of(args->N * image - place.m0, (long long)S::kM);
     }
     tensor = S::kPartial ? args->workspace : result;
-    base = n0 * view.n + place.group * view.g + first_column;
+    base = (S::kExplicit ? place.m0 * view.s[2] : n0 * view.n) + place.group * view.g + first_column;
     if (S::kPartial) base += place.split * ((long long)args->N * sizes[0] * sizes[1] * sizes[2]) * args->G * channels;
   }
 };
