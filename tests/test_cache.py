@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import errno
-import json
 import multiprocessing
 import os
 import shutil
@@ -15,12 +14,10 @@ from pathlib import Path
 from typing import Any, Callable
 
 import pytest
+from cache_builder import CONTENT, KEY, OTHER, Builder, build, build_watched
 
 from gconvdsl import cache
 from gconvdsl.errors import CompileError, error
-
-KEY, OTHER = "a" * 64, "b" * 64
-CONTENT = b"\x7fELF machine code"
 
 
 @pytest.fixture
@@ -28,35 +25,6 @@ def place(new_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own, and short waits."""
     monkeypatch.setenv("GCONV_COMPILE_TIMEOUT", "5")
     return new_cache
-
-
-class Builder:
-    """Counts how often it had to build."""
-
-    def __init__(self, content: bytes = CONTENT, after: Callable[[], None] = lambda: None) -> None:
-        self.content, self.after, self.calls = content, after, 0
-
-    def __call__(self, directory: Path) -> dict[str, Any]:
-        self.calls += 1
-        (directory / "kernel.so").write_bytes(self.content)
-        self.after()
-        return {"flags": ["-O2"]}
-
-
-def build(builder: Builder, key: str = KEY) -> bytes:
-    """What a caller gets to see."""
-    entry = cache.get_or_build(key, builder)
-    assert entry.meta == {"flags": ["-O2"]}
-    return (entry.path / "kernel.so").read_bytes()
-
-
-def build_watched(builder: Builder) -> list[str]:
-    """Build twice; the answer must be right and stay so. The warnings seen."""
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        assert build(builder) == CONTENT
-        assert build(builder) == CONTENT
-    return [str(one.message) for one in seen]
 
 
 def test_a_second_use_is_a_hit(place: Path) -> None:
@@ -395,71 +363,3 @@ def test_the_kernel_hash_follows_headers_and_lowering(tmp_path: Path, monkeypatc
         assert len({first, second, third}) == 3 and now() == third
     finally:
         cache._source_digest.cache_clear()
-
-
-# --- size
-
-def test_the_least_recently_used_go_first(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = [letter * 64 for letter in "abcd"]
-    for age, key in enumerate(keys):
-        build(Builder(bytes(10_000)), key)
-        os.utime(place / "binaries" / key / "manifest.json", (1_000_000 + age, 1_000_000 + age))
-    assert cache.lookup(keys[0]) is not None        # used again: now the youngest
-    monkeypatch.setenv("GCONV_CACHE_SIZE", "25000")
-    cache.prune(place / "binaries")
-    assert sorted(path.name[0] for path in (place / "binaries").iterdir()) == ["a", "d"]
-
-
-def test_storing_keeps_the_cache_within_its_limit(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GCONV_CACHE_SIZE", "100000")
-    for number in range(64):
-        build(Builder(bytes(10_000)), f"{number:064x}")
-    assert cache.info()["bytes"] <= 100_000 + cache._PRUNE_EVERY * 11_000
-
-
-def test_an_entry_larger_than_the_limit_is_still_used(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GCONV_CACHE_SIZE", "1")
-    monkeypatch.setattr(cache, "_stores", 0)
-    assert build(Builder()) == CONTENT
-
-
-def test_stale_staging_is_swept_and_living_is_not(place: Path) -> None:
-    build(Builder())
-    stale, living = place / "binaries" / ".staging-1-old", place / "binaries" / ".staging-1-new"
-    for path in (stale, living):
-        path.mkdir()
-        (path / "kernel.so").write_text("")
-    old = time.time() - 2 * cache.STALE_SECONDS
-    lock = place / "locks" / OTHER
-    lock.write_text("")
-    for path in (stale, lock):
-        os.utime(path, (old, old))
-    cache.prune(place / "binaries")
-    assert not stale.exists() and not lock.exists() and living.exists() and cache.lookup(KEY)
-
-
-def test_errors_of_cleaning_up_do_not_reach_the_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def busy(*_: Any, **named: Any) -> None:
-        if not named.get("ignore_errors"):
-            raise OSError(errno.EBUSY, "busy")
-    monkeypatch.setattr(shutil, "rmtree", busy)
-    monkeypatch.setattr(cache, "_stores", 0)
-    monkeypatch.setenv("GCONV_CACHE_SIZE", "1")
-    build(Builder(), OTHER)
-    assert build_watched(Builder()) == []
-
-
-def test_info_and_clear(place: Path) -> None:
-    build(Builder())
-    build(Builder(), OTHER)
-    facts = cache.info()
-    manifest = (place / "binaries" / KEY / "manifest.json").stat().st_size
-    assert facts["path"] == str(place) and facts["entries"] == 2 and facts["bytes"] == 2 * (len(CONTENT) + manifest)
-    assert cache.clear() == 2 and cache.info()["entries"] == 0 and cache.lookup(KEY) is None
-
-
-def test_the_manifest_holds_size_and_digest_of_each_file(place: Path) -> None:
-    import hashlib
-    build(Builder())
-    manifest = json.loads((place / "binaries" / KEY / "manifest.json").read_text())
-    assert manifest["files"] == {"kernel.so": [len(CONTENT), hashlib.sha256(CONTENT).hexdigest()]}

@@ -1,4 +1,4 @@
-"""Targets `hip` and `cuda` without a GPU: kernels compiled for every arch, devices of stand-in libraries, how targets are spelt."""
+"""Targets `hip` and `cuda` without a GPU: kernels compiled for every arch, devices of stand-in libraries, spelling of targets."""
 
 from __future__ import annotations
 
