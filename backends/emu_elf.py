@@ -29,7 +29,8 @@ _USER_SGPRS = (
 @dataclass(frozen=True)
 class Descriptor:
     """One kernel: address of its first instruction; bytes of LDS a block, scratch a lane, arguments; lanes of a wave; registers it may
-    use (vgprs, agprs, sgprs); which SGPRs are filled at the start, in order, as (name, count), and the axes of the block number."""
+    use (vgprs, agprs, sgprs); which SGPRs are filled at the start, in order, as (name, count), how many are
+    reserved for them, and the axes of the block number that follow."""
 
     name: str
     arch: str
@@ -42,6 +43,7 @@ class Descriptor:
     agprs: int
     sgprs: int
     inputs: tuple[tuple[str, int], ...]
+    user_sgprs: int
     block_axes: tuple[bool, bool, bool]
     preload: int
 
@@ -115,7 +117,7 @@ def _descriptor(name: str, arch: str, kd: bytes, address: int) -> Descriptor:
     inputs = tuple(row for bit, row in enumerate(_USER_SGPRS) if properties >> bit & 1)
     gfx9 = arch.startswith("gfx9")
     return Descriptor(name, arch, address + entry, lds, scratch, kernargs, 32 if properties >> 10 & 1 else 64, vgprs, agprs,
-                      ((rsrc1 >> 6 & 15) // 2 + 1) * 16 if gfx9 else 106, inputs,
+                      ((rsrc1 >> 6 & 15) // 2 + 1) * 16 if gfx9 else 106, inputs, rsrc2 >> 1 & 31,
                       (bool(rsrc2 >> 7 & 1), bool(rsrc2 >> 8 & 1), bool(rsrc2 >> 9 & 1)), preload & 0x7F)
 
 

@@ -105,9 +105,12 @@ def matrix(ins: Instruction, kernel: Descriptor) -> Callable[[Group], None]:
         right = _elements(group, b, layout)[:, layout.b]
         product = np.matmul(left, right.transpose(0, 2, 1)).reshape(len(left), -1)
         product = product[:, back].reshape(len(left), group.lanes, registers)
-        for i in range(registers):
-            plus = group.read_vector(c.index + i).view(f32) if c.kind == "v" else u32(c.index & 0xFFFFFFFF).view(f32)
-            group.write_all_lanes(target.index + i, (product[:, :, i] + plus).view(u32))
+        if c.kind == "v":
+            plus = group.vector[c.index:c.index + registers][:, group.select].view(f32)
+        else:
+            plus = u32(c.index & 0xFFFFFFFF).view(f32)
+        total = product.transpose(2, 0, 1) + plus       # complete before the first write: C and D may overlap
+        group.vector[target.index:target.index + registers][:, group.select] = total.view(u32)
     return run
 
 

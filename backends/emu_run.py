@@ -197,7 +197,8 @@ def _initialise(batch: Batch, grid: Grid, arguments: int) -> None:
     batch.set_scalar(EXEC, bits.astype(np.uint32))
     batch.set_scalar(EXEC + 1, (bits >> np.uint64(32)).astype(np.uint32))
     batch.set_scalar(SCC, 0)
-    register = _user_registers(batch, arguments)
+    _user_registers(batch, arguments)
+    register = kernel.user_sgprs
     block = np.repeat(batch.blocks.astype(np.uint32), batch.waves, axis=0)
     if kernel.generation >= 12:
         batch.set_scalar(TTMP + 9, block[:, 0])
@@ -210,7 +211,7 @@ def _initialise(batch: Batch, grid: Grid, arguments: int) -> None:
             register += 1
 
 
-def _user_registers(batch: Batch, arguments: int) -> int:
+def _user_registers(batch: Batch, arguments: int) -> None:
     register = 0
     for name, count in batch.kernel.inputs:
         if name == "kernarg_segment_ptr":
@@ -220,7 +221,6 @@ def _user_registers(batch: Batch, arguments: int) -> int:
             for i in range(count):
                 batch.set_scalar(register + i, 0)
         register += count
-    return register
 
 
 class _Machine:

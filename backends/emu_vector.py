@@ -396,6 +396,35 @@ def _wide_product(ins: Instruction) -> Run:
     return run
 
 
+def _packed_move(ins: Instruction) -> Run:
+    """``v_pk_mov_b32``: op_sel names the word of each source pair that goes to the low and to the high register."""
+    words = ins.bits("op_sel", 2)
+    low, high = (_packed_pair(ins, i, "u32", words[i], 0) for i in range(2))
+    target = ins.operands[0].index
+
+    def run(group: Group) -> None:
+        first, second = np.array(low(group)), np.array(high(group))
+        group.write_vector(target, first)
+        group.write_vector(target + 1, second)
+    return run
+
+
+def _bit_operation(ins: Instruction) -> Run:
+    """``v_bitop3_b32`` and ``v_bitop2_b32``: bit abc of the table ``bitop3`` is the result for the bits a, b, c of the sources."""
+    table, count = ins.value("bitop3"), len(ins.operands) - 1
+    sources, store = [typed(ins, i, "u32") for i in range(count)], writer(ins, "u32")
+
+    def run(group: Group) -> None:
+        values = [source(group) for source in sources]
+        a, b, c = values if count == 3 else (*values, u32(0))
+        result: Any = u32(0)
+        for row in range(8):
+            if table >> row & 1:
+                result = result | (a if row & 4 else ~a) & (b if row & 2 else ~b) & (c if row & 1 else ~c)
+        store(group, np.asarray(result, u32))
+    return run
+
+
 def _swap(ins: Instruction) -> Run:
     a, b = ins.operands[0].index, ins.operands[1].index
 
@@ -409,6 +438,6 @@ def _swap(ins: Instruction) -> Run:
 _SPECIAL: dict[str, Callable[[Instruction], Run]] = {
     "v_cndmask_b32": _select, "v_cndmask_b16": _select16, "v_readfirstlane_b32": _first_lane, "v_readlane_b32": _read_lane, "v_writelane_b32": _write_lane,
     "v_mbcnt_lo_u32_b32": _count_lanes, "v_mbcnt_hi_u32_b32": _count_lanes, "v_fma_mix_f32": _mixed, "v_mad_mix_f32": _mixed,
-    "v_div_scale_f32": _divide_scale, "v_swap_b32": _swap,
+    "v_div_scale_f32": _divide_scale, "v_swap_b32": _swap, "v_pk_mov_b32": _packed_move, "v_bitop3_b32": _bit_operation, "v_bitop2_b32": _bit_operation,
     **dict.fromkeys(("v_mad_u64_u32", "v_mad_co_u64_u32", "v_mad_i64_i32", "v_mad_co_i64_i32"), _wide_product),
 }

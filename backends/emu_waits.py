@@ -149,10 +149,10 @@ def _same_order(event: Event, ins: Instruction) -> bool:
 
 def register_name(register: int) -> str:
     """As it is spelt in assembly."""
-    from .emu_decode import EXEC, M0, SGPR, VCC
+    from .emu_decode import EXEC, M0, SCC, SGPR, VCC
     from .emu_elf import ACC
 
     if register < SGPR:
         return f"v{register}" if register < ACC else f"a{register - ACC}"
-    special = {VCC: "vcc_lo", VCC + 1: "vcc_hi", EXEC: "exec_lo", EXEC + 1: "exec_hi", M0: "m0"}
+    special = {VCC: "vcc_lo", VCC + 1: "vcc_hi", EXEC: "exec_lo", EXEC + 1: "exec_hi", M0: "m0", SCC: "scc"}
     return special.get(register - SGPR, f"s{register - SGPR}")
