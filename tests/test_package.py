@@ -9,12 +9,12 @@ import os
 import re
 import string
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import tool
 
 import gconvdsl
 from gconvdsl import env
@@ -195,14 +195,14 @@ HOST_HEADERS = [*INCLUDE.glob("gconv/*.hpp"), *INCLUDE.glob("gconv/cpu/*.hpp"), 
 
 
 @pytest.mark.parametrize("header", sorted(p for p in HOST_HEADERS if p.name != PART), ids=lambda p: f"{p.parent.name}/{p.name}")
-def test_a_header_includes_what_it_needs(header: Path) -> None:
+def test_a_header_includes_what_it_needs(header: Path, require_tool: Callable[..., Any]) -> None:
     defines = ["-DGCONV_PLATFORM_SIM", "-D__gfx942__=1", "-DGCONV_LANES=4"]
-    assert compile_alone([tool("cxx").path, "-x", "c++", *defines], header) == ""
+    assert compile_alone([require_tool("cxx").path, "-x", "c++", *defines], header) == ""
 
 
 @pytest.mark.parametrize("header", sorted(INCLUDE.glob("gconv/*.hpp")), ids=lambda path: path.name)
-def test_a_device_header_includes_what_it_needs(header: Path) -> None:
-    command = [tool("clang", "gfx1100").path, "-x", "hip", "--cuda-device-only", "-nogpuinc", "-nogpulib",
+def test_a_device_header_includes_what_it_needs(header: Path, require_tool: Callable[..., Any]) -> None:
+    command = [require_tool("clang", "gfx1100").path, "-x", "hip", "--cuda-device-only", "-nogpuinc", "-nogpulib",
                "--offload-arch=gfx1100"]
     assert compile_alone([*command, "-DGCONV_PLATFORM_HIP"], header) == ""
 
