@@ -132,8 +132,8 @@ def _plan(problem: ConvProblem, config: KernelConfig, shape: Shape, target: Arch
     threads = math.prod(shape.tile.waves) * target.wave
     shared = 0
     if target.family == "nvidia":
-        shared = lds_bytes(shape.tile, problem.dtype, config.pipeline[0], shape.merge, epilogue=config.epilogue, window=shape.window,
-                           double_smem_buffer=config.double_smem_buffer)
+        shared = lds_bytes(shape.tile, problem.dtype, config.pipeline[0], shape.merge, window=shape.window,
+                           double_smem_buffer=config.double_smem_buffer, epilogue=config.epilogue)
     grid = m * n * (problem.G // shape.merge), phases * shape.splits, shape.pieces.count if shape.pieces else 1
     launches = [Launch("gconv_main", grid, threads, shared)]
     workspace = 0
@@ -156,7 +156,8 @@ def _alignment(problem: ConvProblem, shape: Shape) -> tuple[tuple[str, int], ...
 def _notes(problem: ConvProblem, shape: Shape) -> tuple[str, ...]:
     notes = [f"implicit GEMM, {shape.instruction.name}, m x n x k = {problem.gemm.m} x {problem.gemm.n} x {problem.gemm.k} per group"]
     if shape.window:
-        notes.append(f"the input is staged by windows of {shape.window.pixels} pixels and {shape.window.chunk} channels, once for all taps")
+        window = shape.window
+        notes.append(f"the input is staged by windows of {window.pixels} pixels and {window.chunk} channels, once for all taps")
     if shape.merge > 1:
         notes.append(f"{shape.merge} groups share a block")
     if shape.splits > 1:
