@@ -28,11 +28,18 @@ class Built:
 
 
 def lower(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, target: str, arch: str) -> Lowered:
-    """Source text and plan for a target by name; `lower_cpu` serves cpu, `lower` everything that runs blocks of threads."""
+    """Source text and plan for a target by name; `lower_cpu` serves cpu, the others run blocks of threads.
+
+    There a configuration without a pipeline stands for the depthwise family, one with a pipeline for implicit GEMM.
+    """
     if target == "cpu":
         from .lower_cpu import lower_cpu
 
         return lower_cpu(spec, problem, config, arch)
+    if not config.pipeline:
+        from .lower_depthwise import lower_depthwise
+
+        return lower_depthwise(spec, problem, config, arch)
     from .lower import lower as lower_gpu
 
     return lower_gpu(spec, problem, config, arch)

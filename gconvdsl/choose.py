@@ -157,9 +157,18 @@ def _candidates(problem: ConvProblem, config: KernelConfig, target: str, arch: s
     if target == "cpu":
         yield config
         return
+    from .lower_depthwise import is_depthwise
+
+    if _is_free(config) and is_depthwise(problem):
+        yield config
     config = _with_tile(problem, config, arch, passed)
     for name in _pipelines(config):
         yield _with_pipeline(config, name)
+
+
+def _is_free(config: KernelConfig) -> bool:
+    """Whether nothing is asked for that only implicit GEMM has."""
+    return config.identity() == KernelConfig().identity()
 
 
 def _with_pipeline(config: KernelConfig, name: str) -> KernelConfig:
