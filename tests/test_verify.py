@@ -28,14 +28,15 @@ def single(problem: ConvProblem, result: float, a: list[float], b: list[float], 
     return compare(problem, np.array(result).reshape(1, 1, 1, 1).astype(DTYPES[problem.out_dtype].numpy), x, w, **options)
 
 
+@pytest.mark.parametrize("lam, options", [(3, {}), (1, {"lam": 1})])
 @pytest.mark.parametrize("dtype,unit", [("fp32", 2.0 ** -24), ("fp16", 2.0 ** -11), ("bf16", 2.0 ** -8)])
-def test_the_ratio_is_the_error_over_the_documented_bound(dtype: str, unit: float) -> None:
+def test_the_ratio_is_the_error_over_the_documented_bound(dtype: str, unit: float, lam: float, options: dict[str, float]) -> None:
     problem = ONE.replace(dtype=dtype)
     total, magnitude = 2.0, 6.0          # 2 * 2 - 1 - 1
-    bound = 1.01 * (unit * total + (2 + math.sqrt(3)) * 2.0 ** -24 * magnitude + DTYPES[dtype].smallest_subnormal / 2)
+    bound = 1.01 * (unit * total + (2 + lam * math.sqrt(3)) * 2.0 ** -24 * magnitude + DTYPES[dtype].smallest_subnormal / 2)
     step = {"fp32": 2.0 ** -22, "fp16": 2.0 ** -9, "bf16": 2.0 ** -6}[dtype]      # one unit in the last place of 2
     for steps in (0, 1, 2, 8):
-        report = single(problem, total + steps * step, [2, 1, 1], [2, -1, -1])
+        report = single(problem, total + steps * step, [2, 1, 1], [2, -1, -1], **options)
         assert report.error_ratio == pytest.approx(steps * step / bound, rel=1e-12)
         assert report.ok == (steps * step <= bound)
 
@@ -254,3 +255,17 @@ def test_a_wrong_report_can_be_demanded_right() -> None:
     with pytest.raises(gconv.VerifyError) as caught:
         single(ONE, 2.5, [2, 1, 1], [2, -1, -1]).require()
     assert caught.value.code == "verify.failed" and "got 2.5, expected 2" in str(caught.value)
+
+
+def test_the_bound_holds_for_data_whose_partial_sums_stay_large() -> None:
+    problem = ConvProblem(C=400, K=32, input=(24, 24), filter=(1, 1))
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in (problem.fused_shape("x"), problem.fused_shape("w")))
+    x[..., 0], w[..., 0] = 1100, 1                                     # just above a power of two: the coarsest rounding
+    chain = np.zeros(problem.fused_shape("y"), np.float32)
+    for c in range(400):
+        dropped = chain
+        chain = (chain + x[..., c, None].astype(np.float64) * w[:, 0, 0, c]).astype(np.float32)
+    assert compare(problem, chain, x, w).ok
+    assert compare(problem, chain, x, w, lam=1).error_ratio > 1
+    assert not compare(problem, dropped, x, w).ok
