@@ -82,6 +82,7 @@ def _arch(name: str, row: dict[str, Any]) -> Arch:
     return Arch(**{**row, "name": name, "instructions": instructions})
 
 
+@cache
 def arch_names(target: str | None = None) -> tuple[str, ...]:
     """The known archs, or those that a target runs natively ("hip", "cuda", "cpu")."""
     return tuple(name for name, one in _table().items() if target in (None, one.target))

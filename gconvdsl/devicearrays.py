@@ -161,12 +161,15 @@ def dense_strides(shape: Shape, order: list[int], itemsize: int) -> Shape:
     return tuple(strides)
 
 
+class _Interface:
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self.__array_interface__ = facts
+
+
 def shadow(array: DeviceArray) -> np.ndarray[Any, Any]:
     """A NumPy array with the same addresses, to ask NumPy about overlap. Its elements must not be touched."""
-    class Interface:
-        __array_interface__ = {"shape": array.shape, "strides": array.strides, "typestr": f"|V{array.itemsize}", "version": 3,
-                               "data": (array.address, False)}
-    return np.asarray(Interface())
+    return np.asarray(_Interface({"shape": array.shape, "strides": array.strides, "typestr": f"|V{array.itemsize}", "version": 3,
+                                  "data": (array.address, False)}))
 
 
 # --- the libraries
@@ -178,7 +181,7 @@ class _Torch(Library):
         """The tensor without its history for gradients."""
         torch = sys.modules["torch"]
         if tensor.layout != torch.strided:
-            raise error("array.kind", name=name, got=f"a torch tensor with layout {tensor.layout}")
+            raise error("array.kind", name=name, got=f"a torch tensor with layout {tensor.layout}, not a strided one")
         tensor = tensor.detach().resolve_neg()
         dtype = _dtype(str(tensor.dtype).partition(".")[2], name)
         strides = tuple(stride * dtype.itemsize for stride in tensor.stride())

@@ -149,7 +149,7 @@ def _compiler_lines(kind: str, rows: list[dict[str, Any]]) -> list[str]:
 
 def _target_lines(name: str, target: dict[str, Any]) -> list[str]:
     device = target["reason"] if target["available"] else f"none ({target['reason']})"
-    role = "" if target["launches"] else "; this version compiles for it but does not launch"
+    role = "" if target["launches"] or not target["available"] else "; this version compiles for it but does not launch"
     builds = [arch for arch, tool in target["builds"].items() if tool]
     return [f"{name:6} device: {device}{role}", f"{'':6} builds for: {' '.join(builds) or 'nothing'}"]
 
