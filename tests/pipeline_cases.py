@@ -21,8 +21,8 @@ DIRECTIONS = ("forward", "bwd_data", "bwd_weight")
 FAMILIES = ("odd", "even", "window")
 
 # Three groups of 35 channels, strides, dilation, unequal padding, three axes: loads of single elements, tails in m, n and k.
-_ODD = ConvProblem(N=2, G=3, C=105, K=105, input=(4, 5, 6), filter=(2, 3, 2), stride=(2, 1, 1), dilation=(1, 2, 1), pad=((0, 1), 2, 1),
-                   dtype="fp16")
+_ODD = ConvProblem(N=2, G=3, C=105, K=105, input=(4, 5, 6), filter=(2, 3, 2), stride=(2, 1, 1), dilation=(1, 2, 1),
+                   pad=((0, 1), 2, 1), dtype="fp16")
 # Whole vectors, which go to LDS directly where that exists.
 _EVEN = ConvProblem(N=2, G=2, C=80, K=96, input=(9, 8), filter=(3, 3), pad=((0, 2), (1, 1)), dtype="bf16")
 # Staged as a window; 5 K-steps are 5 chunks of one instruction's k.
@@ -44,7 +44,8 @@ def config_for(arch: str, pipeline: str, scheduler: str, family: str = "even", *
     if family == "window":
         tile = small_tile(arch, block=(64, 16, 9 * tile.wave_tile[2]), waves=(2, 2, 1))
         options = {"num_groups_to_merge": 2, **options}
-    return KernelConfig(tile=tile, pipeline=pipeline, **{**PIPELINES[pipeline].implied_options, "scheduler": scheduler, **options})
+    implied = PIPELINES[pipeline].implied_options
+    return KernelConfig(tile=tile, pipeline=pipeline, **{**implied, "scheduler": scheduler, **options})
 
 
 def legal(arch: str) -> list[tuple[str, str]]:

@@ -31,8 +31,8 @@ def ci_cases() -> list[Case]:
         for number, (pipeline, scheduler) in enumerate(legal(arch)):
             families = [("odd", "even")[(number + index + turn) % 2] for index in range(3)]
             chosen += [(arch, pipeline, scheduler, direction, family) for direction, family in zip(DIRECTIONS, families)]
-    windows = [("gfx942", name, "intrawave", direction, "window") for name in ("compv3", "compv6") for direction in DIRECTIONS[:2]]
-    return chosen + windows
+    windows = ("compv3", "compv6")
+    return chosen + [("gfx942", name, "intrawave", direction, "window") for name in windows for direction in DIRECTIONS[:2]]
 
 
 def names(case: Case) -> str:
