@@ -111,11 +111,10 @@ class Plan:
 class Lowered:
     """What a lowering returns: the source text, the plan that launches its kernels, and the configuration in full.
 
-    ``notes`` are sentences for `explain`; ``kernel_flags`` are further compiler flags that the source needs.
+    ``notes`` are sentences for `explain`.
     """
 
     source: str
     plan: Plan
     config: Any
     notes: tuple[str, ...] = ()
-    kernel_flags: tuple[str, ...] = ()
