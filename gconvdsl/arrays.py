@@ -30,6 +30,7 @@ __all__ = [
 AnyArray = np.ndarray | DeviceArray
 """An array on the host, or one in the memory of a GPU."""
 
+_SUPPORTED = "float32, float16 or bfloat16"
 _OUTER = {"x": "n", "w": "k", "y": "n"}
 _CHANNEL = {"x": "c", "w": "c", "y": "k"}
 _ARGUMENTS = {"forward": ("x", "w"), "bwd_data": ("dy", "w"), "bwd_weight": ("x", "dy")}
@@ -79,19 +80,22 @@ def as_array(value: Any, name: str) -> tuple[AnyArray, bool]:
         raise error("array.kind", name=name, got="a masked array, whose mask would be lost")
     if isinstance(value, np.ndarray):
         return value.view(np.ndarray), False
-    raise error("array.kind", name=name, got=f"a {type(value).__qualname__}")
+    raise error("array.kind", name=name, got=f"a {type(value).__qualname__}, which is not an array")
 
 
 def _from_torch(tensor: Any, name: str) -> np.ndarray:
     if tensor.device.type != "cpu":
         raise error("array.device", name=name, got=str(tensor.device), target="cpu", expected="tensors on the CPU or a GPU")
     if tensor.layout != sys.modules["torch"].strided:
-        raise error("array.kind", name=name, got=f"a torch tensor with layout {tensor.layout}")
+        raise error("array.kind", name=name, got=f"a torch tensor with layout {tensor.layout}, not a strided one")
     tensor = tensor.detach()
     if str(tensor.dtype) == "torch.bfloat16":
         bits: np.ndarray = tensor.view(sys.modules["torch"].int16).numpy()
         return bits.view(DTYPES["bf16"].numpy)
-    array: np.ndarray = tensor.resolve_conj().resolve_neg().numpy()
+    try:
+        array: np.ndarray = tensor.resolve_conj().resolve_neg().numpy()
+    except TypeError:                            # NumPy has no such dtype: quantised, fp8
+        raise error("array.dtype", name=name, got=str(tensor.dtype), expected=_SUPPORTED) from None
     return array
 
 
@@ -288,8 +292,13 @@ def kernel_problem(problem: ConvProblem, first: Bound) -> ConvProblem:
     """The problem with the layout that the first array really has in memory: torch names no layout, so its strides decide."""
     if not first.torch:
         return problem
+    return _with_layout(problem, _channels_last(first))
+
+
+@lru_cache(maxsize=4096)
+def _with_layout(problem: ConvProblem, channels_last: bool) -> ConvProblem:
     spatial = problem.axis_names
-    return problem.replace(layout=f"n{spatial}gc" if _channels_last(first) else f"ngc{spatial}")
+    return problem.replace(layout=f"n{spatial}gc" if channels_last else f"ngc{spatial}")
 
 
 def kernel_takes(bound: Bound, planned: TensorView, sizes: Sequence[int], alignment: int = 1, offset_bits: int = 64) -> bool:
@@ -341,10 +350,10 @@ def infer_problem(conv: ConvParams, a: Any, b: Any, out_dtype: Any = None) -> Co
     (first, torch), (w, w_torch) = as_array(a, names[0]), as_array(b, names[1])
     if torch != w_torch:
         raise error("array.kind", name=names[1], got="of another kind than " + names[0])
-    if dtype_of(first.dtype) is None:
-        raise error("array.dtype", name=names[0], got=str(first.dtype), expected="float32, float16 or bfloat16")
+    if dtype_of(first.dtype) is None or not first.dtype.isnative:
+        raise error("array.dtype", name=names[0], got=str(first.dtype), expected=_SUPPORTED)
     if w.dtype != first.dtype:
-        raise error("array.dtype", name=names[1], got=str(w.dtype), expected=first.dtype.name)
+        raise error("array.dtype", name=names[1], got=str(w.dtype), expected=f"{first.dtype.name} like {names[0]}")
     return _inferred(conv, first.shape, w.shape, first.dtype, torch, out_dtype)
 
 

@@ -20,7 +20,7 @@ class Entry(NamedTuple):
 
 CATALOGUE: dict[str, Entry] = {
     # --- problem: a convolution that cannot exist (problem.py, problem_text.py)
-    "problem.size": Entry("{field} = {value} is not a whole number of at least {limit}.",
+    "problem.size": Entry("{field} = {value!r} is not a whole number of at least {limit}.",
                           "Give {field} a whole number, {limit} or more."),
     "problem.groups": Entry("{field} = {value} cannot be split into G = {G} equal groups.",
                             "{field} counts channels over all groups: make it a multiple of G."),
@@ -104,16 +104,19 @@ CATALOGUE: dict[str, Entry] = {
                            "Pass problems, tiles, kernels, sweeps or what gconv.load returns."),
     "syntax.empty_sweep": Entry("The sweep {name!r} has no member: the clause {clause} admits nothing.", "{hint}"),
     # --- array: what is handed to a kernel (arrays.py)
-    "array.kind": Entry("{name} is {got}, which is not an array.", "Pass a NumPy array or a torch tensor."),
-    "array.dtype": Entry("{name} has dtype {got}, but the problem has {expected}.",
-                         "Convert it, for example {name}.astype({expected!r})."),
+    "array.kind": Entry("{name} is {got}.", "Pass NumPy arrays, or torch tensors: both inputs and out= of one kind."),
+    "array.scalar": Entry("{name} is {got}, but it is declared as one number.",
+                          "Pass an int or float that fits into fp32: 3.4e38 at most, or inf or nan."),
+    "array.dtype": Entry("{name} has dtype {got}, but {expected} is expected.",
+                         "Convert {name} first: astype of a NumPy array, to of a torch tensor."),
     "array.rank": Entry("{name} has {got} axes; {expected}.", "{hint}"),
     "array.shape": Entry("{name} has shape {got}, but the problem needs {expected}.", "{hint}"),
     "array.device": Entry("{name} lives on {got}, but target {target} reads {expected}.",
                           "Move it, or choose the target of its device."),
     "array.out": Entry("out= cannot be written: {reason}.", "Pass a writable array of shape {expected}."),
     "array.missing": Entry("The kernel {kernel!r} needs the operand {name!r}.", "Call it as {signature}."),
-    "array.extra": Entry("The kernel {kernel!r} takes no operand {name!r}.", "Call it as {signature}."),
+    "array.extra": Entry("The kernel {kernel!r} takes no {name}.",
+                         "Call it as {signature}; problem, out, out_dtype and target go by name."),
     # --- compile, launch: tools and devices (backends/)
     "compile.missing": Entry("No {tool} was found for target {target}.", "{hint}"),
     "compile.failed": Entry("{tool} could not compile the kernel {kernel} for {arch} (exit status {status}).", "{hint}"),

@@ -65,7 +65,9 @@ _NAMES = {**{d: d for d in DTYPES}, **{d.numpy_name: d.name for d in DTYPES.valu
 
 
 def dtype_of(value: object) -> str | None:
-    """The name here of a NumPy dtype, scalar type, or a name in NumPy's spelling; None if it is none of the three."""
+    """The name here of a NumPy or torch dtype, scalar type, or a name in NumPy's spelling; None if it is none of the three."""
+    if type(value).__module__ == "torch":
+        value = str(value).removeprefix("torch.")
     if not isinstance(value, str):
         try:
             value = np.dtype(value).name  # type: ignore[call-overload]

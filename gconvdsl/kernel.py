@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Union, overload
 
 from . import frames
-from .arrays import argument_names
+from .arrays import argument_names, bind_inputs, kernel_problem
 from .config import KernelConfig, Tile
 from .errors import GconvError, NoKernelError, RuleError, error
 from .problem import ConvProblem
@@ -86,8 +86,8 @@ class Kernel:
                  target: str | None = None, **named: Any) -> Any:
         """Run on two arrays and the operands, positional or by name; returns the result, an array of the kind of the first one.
 
-        ``out`` is written instead; ``out_dtype`` defaults to the inputs' dtype; ``problem`` is needed where it does not follow
-        from the arrays; ``target`` such as "cpu" or "sim:gfx942".
+        ``out`` is written instead; ``out_dtype`` defaults to the inputs' dtype; ``problem`` (also as the last argument) is needed
+        where it does not follow from the arrays; ``target`` such as "cpu" or "sim:gfx942".
         """
         return self._run(args, named, out=out, out_dtype=out_dtype, problem=problem, target=target)
 
@@ -118,6 +118,8 @@ class Kernel:
         return self._execute(bare.spec, *bare._bind(args, named), problem=settled, **options)
 
     def _run(self, args: tuple[Any, ...], named: Mapping[str, Any], *, problem: Any = None, **options: Any) -> Any:
+        if problem is None and len(args) > 2 and isinstance(args[-1], ConvProblem):
+            problem, args = args[-1], args[:-1]
         spec, problem = self._settle(problem)
         binder = self if spec is self.spec else Kernel(spec)
         return self._execute(spec, *binder._bind(args, named), problem=problem, **options)
@@ -148,11 +150,11 @@ class Kernel:
         """The two arrays, and the operands by name."""
         names = [*self._arguments, *(one.name for one in self.spec.operands)]
         if len(args) > len(names):
-            raise self._misfit("array.extra", f"number {len(args)}")
+            raise self._misfit("array.extra", f"argument number {len(names) + 1}")
         bound = {**self._defaults, **dict(zip(names, args))}
         for name, value in named.items():
             if name not in names:
-                raise self._misfit("array.extra", name)
+                raise self._misfit("array.extra", f"operand {name!r}")
             if name in names[:len(args)]:
                 raise error("kernel.bind", kernel=self.spec.name, reason=f"{name} is given twice",
                             hint=f"Call it as {self._signature_text()}.")
@@ -255,12 +257,13 @@ class Kernel:
         """The declaration and problem for arrays, as a call would find them, or for a problem alone."""
         from . import runner
 
-        if len(args) == 1 and isinstance(args[0], ConvProblem):
-            problem, args = args[0], ()
+        if args and isinstance(args[-1], ConvProblem):
+            problem, args = args[-1], args[:-1]
         spec, settled = self._settle(problem)
         binder = self if spec is self.spec else Kernel(spec)
         arrays = binder._bind(args, named)[0] if args or named or settled is None else ()
-        return runner.plan_call(spec, settled, arrays)
+        spec, found = runner.plan_call(spec, settled, arrays)
+        return spec, kernel_problem(found, bind_inputs(found, *arrays)[0]) if arrays else found
 
     def _decide(self, args: tuple[Any, ...], named: Mapping[str, Any], target: str | None, arch: str | None, problem: Any = None,
                 compiled: bool = False) -> Decision:

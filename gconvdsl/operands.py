@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Mapping
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from .arrays import AnyArray, Bound, address_of, as_array, bind, copy_array, new_array
 from .devicearrays import DeviceArray
-from .dtypes import dtype_of
+from .dtypes import DTYPES, dtype_of
 from .errors import error
 from .problem import ConvProblem
 from .spec import KernelSpec
@@ -47,7 +48,7 @@ def bind_operands(spec: KernelSpec, problem: ConvProblem, given: Mapping[str, An
     names = [operand.name for operand in spec.operands]
     for name in given:
         if name not in names:
-            raise error("array.extra", kernel=spec.name, name=name, signature=_signature(spec))
+            raise error("array.extra", kernel=spec.name, name=f"operand {name!r}", signature=_signature(spec))
     bound = BoundOperands()
     for index, operand in enumerate(spec.operands):
         if given.get(operand.name) is None:
@@ -73,11 +74,12 @@ def _bind_one(bound: BoundOperands, index: int, kind: str, name: str, value: Any
 
 
 def _scalar(value: Any, name: str) -> float:
-    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
-        return float(np.float32(value))
-    if getattr(value, "ndim", None) == 0 or getattr(value, "shape", None) == ():
-        return float(np.float32(value.item()))
-    raise error("array.kind", name=name, got=f"{value!r:.60}, but this operand is one number and cannot be it")
+    """The number as float32 has it; what is finite must stay finite."""
+    number = value.item() if getattr(value, "shape", None) == () else value
+    if isinstance(number, (int, float)) and not isinstance(number, bool):
+        if abs(number) < DTYPES["fp32"].overflow or (isinstance(number, float) and not math.isfinite(number)):
+            return float(np.float32(number))
+    raise error("array.scalar", name=name, got=f"{value!r:.60}")
 
 
 def _vector(value: Any, name: str, size: int, letter: str) -> AnyArray:

@@ -122,9 +122,12 @@ def _read(tty: bool) -> str | None:
 
 def _line(prompt: str, tty: bool) -> str | None:
     """The next line without its end; prompts only on a terminal."""
+    if not tty:
+        sys.stdout.flush()                       # input() would do so too, but swallows an interrupt that comes meanwhile
+        line = sys.stdin.readline()
+        return line.rstrip("\r\n") if line else None
     try:
-        return input(prompt if tty else "")
+        return input(prompt)
     except EOFError:
-        if tty:
-            print()
+        print()
         return None

@@ -178,6 +178,13 @@ def test_arrays_that_give_no_problem(x: np.ndarray, w: np.ndarray, direction: st
     assert caught.value.code == code and "{" not in str(caught.value)
 
 
+def test_the_array_with_the_wrong_byte_order_is_the_one_named() -> None:
+    x, w = np.zeros((1, 9, 12), ">f4"), np.zeros((6, 3, 4), np.float32)
+    with pytest.raises(gconv.ArrayError) as caught:
+        arrays.infer_problem(ConvParams("forward"), x, w)
+    assert caught.value.code == "array.dtype" and caught.value.message.startswith("x has dtype >f4")
+
+
 def test_a_declaration_and_a_problem_must_agree() -> None:
     arrays.check_declared(ConvParams("forward", pad=1, groups=3), P2, "k")
     with pytest.raises(gconv.GconvError, match="stride") as caught:

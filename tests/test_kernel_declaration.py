@@ -157,6 +157,10 @@ def test_out_and_problem() -> None:
     out = np.full((1, 5, 4, 6), np.nan, np.float32)
     assert bias_relu(x, w, bias, out=out, problem=PROBLEM, target="cpu") is out
     np.testing.assert_array_equal(out, np.maximum(by_hand(x, w) + bias, 0))
+    np.testing.assert_array_equal(bias_relu(x, w, bias, PROBLEM, target="cpu"), out)      # as bwd_data and bwd_weight take it
+    with pytest.raises(GconvError) as info:
+        bias_relu(x, w, bias, PROBLEM.replace(N=3), target="cpu")
+    assert info.value.code == "array.shape"
 
 
 def test_stream_form() -> None:

@@ -15,6 +15,7 @@ from gconvdsl import choose, runner
 from gconvdsl.backends.base import Artifact
 from gconvdsl.config import KernelConfig, Tile
 from gconvdsl.expr import Expr, apply, operand
+from gconvdsl.operands import bind_operands
 from gconvdsl.spec import ConvParams, KernelSpec, Operand
 from tests.stub_target import ARCH, StubBackend
 
@@ -116,6 +117,20 @@ def test_operands_reach_the_kernel_by_position(stub: StubBackend) -> None:
         with pytest.raises(gconv.ArrayError) as caught:
             runner.execute(spec, BASIC, PROBLEM, (x, w), wrong)
         assert caught.value.code == code and "{" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value, expected", [
+    (3, 3.0), (np.float64(0.1), float(np.float32(0.1))), (np.array(-2.5), -2.5), (np.int64(7), 7.0), (float("-inf"), -np.inf),
+    (1e300, None), (10**400, None), (True, None), (1j, None), ("3", None), (np.ones(1, np.float32), None),
+])
+def test_scalars_are_numbers_that_fp32_holds(value: object, expected: float | None) -> None:
+    spec = KernelSpec("scaled", ConvParams(), (Operand("s", "scalar"),), Expr("x"), apply("add", Expr("acc"), operand("s")))
+    if expected is not None:
+        assert bind_operands(spec, PROBLEM, {"s": value}).scalars == {0: expected}
+        return
+    with pytest.raises(gconv.ArrayError) as caught:
+        bind_operands(spec, PROBLEM, {"s": value})
+    assert caught.value.code == "array.scalar" and "{" not in str(caught.value)
 
 
 def test_result_holds_time_rate_config_and_target(stub: StubBackend) -> None:
