@@ -9,6 +9,7 @@ import ctypes
 import functools
 import os
 import platform
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable
 
@@ -54,7 +55,8 @@ class CpuBackend(Backend):
                 *ISAS[arch].flags, *debug]
 
     def compile(self, source: str, arch: str, kernel: str) -> Artifact:
-        return _compile(source, self.flags(arch), arch, kernel, "kernel.so")
+        made = _compile(source, self.flags(arch), arch, kernel, "kernel.so")
+        return replace(made, meta={**made.meta, "isa": arch})
 
     def assembly(self, source: str, arch: str, kernel: str) -> str:
         flags = [flag for flag in self.flags(arch) if flag != "-shared"]
@@ -65,6 +67,9 @@ class CpuBackend(Backend):
         return {"compiler": f"{tool.path} {tool.version}", "device": _processor()[0], "threads": str(threads())}
 
     def load(self, artifact: Artifact) -> Module:
+        isa = artifact.meta.get("isa", "generic")
+        if isa not in host_isas():
+            return _Foreign(isa)
         _pool()                                  # here, so that no launch is timed with it
         return _Library(artifact.path)
 
@@ -74,6 +79,17 @@ class CpuBackend(Backend):
         block = ffi.from_buffer(args)
         for launch in plan.launches:
             pool.gconv_parallel(module.function(launch.kernel), block, launch.tasks, count)
+
+
+class _Foreign:
+    """A kernel for an instruction set that this processor does not have: it can be compiled; to run it would end the process."""
+
+    def __init__(self, isa: str) -> None:
+        self.isa = isa
+
+    def function(self, name: str) -> Any:
+        raise error("launch.device", target=f"cpu:{self.isa}", reason=f"this processor runs {', '.join(host_isas())}",
+                    hint="Use one of those, or kernel.compile(...) to compile without running.")
 
 
 class _Library:

@@ -193,6 +193,17 @@ def test_the_instruction_set_can_be_chosen(monkeypatch):
     assert backend().default_arch() == cpu.host_isas()[0]
 
 
+def test_an_instruction_set_that_the_processor_lacks_compiles_and_does_not_run(monkeypatch):
+    monkeypatch.setattr(cpu, "host_isas", lambda: ("generic",))
+    problem = gconv.ConvProblem(G=2, C=8, K=8, input=(4, 4), filter=(3, 3), pad=1)
+    kernel = gconv.kernel(lambda x, w: gconv.conv(x, w, pad=1, groups=2))
+    isa = next(name for name in ISAS if name not in ("generic", "neon"))
+    assert kernel.compile(problem, target=f"cpu:{isa}").built is not None
+    with pytest.raises(gconv.GconvError, match="this processor runs generic") as caught:
+        kernel(np.zeros(problem.fused_shape("x"), np.float32), np.zeros(problem.fused_shape("w"), np.float32), target=f"cpu:{isa}")
+    assert caught.value.code == "launch.device"
+
+
 @pytest.mark.parametrize("model, flags, expected", [
     ("server", "fpu sse2 avx2 fma f16c bmi1 bmi2 abm movbe avx512f avx512bw avx512cd avx512dq avx512vl", ("avx512", "avx2", "sse2", "generic")),
     ("desktop", "fpu sse2 avx2 fma f16c bmi1 bmi2 abm movbe avx512f", ("avx2", "sse2", "generic")),
