@@ -70,7 +70,7 @@ def _shape(problem: ConvProblem, config: KernelConfig, target: Arch) -> Shape:
     window = None if row.needs_direct_to_lds else find_window(part, tile, instruction, merge, target.lds)
     prefetch = prefetch_depth(tile, problem.dtype, row, target, config.block_per_cu or 1)
     bits = 32 if pieces else offset_bits(problem, tile, splits)
-    vectors = _with_vectors(problem, tile, partial)
+    vectors = _with_vectors(problem, tile, partial, window.pack if window else 1)
     return Shape(vectors, instruction, merge, splits, partial, bits, window, row.needs_num_wave_groups or 1, prefetch, pieces)
 
 
@@ -100,19 +100,22 @@ def _width(limit: int, dtype: str, contiguous: bool, *sizes: int) -> int:
     return width if contiguous else 1
 
 
-def _with_vectors(problem: ConvProblem, tile: Tile, partial: bool) -> Tile:
+def _with_vectors(problem: ConvProblem, tile: Tile, partial: bool, pack: int) -> Tile:
     """The tile with the vector widths that the problem's channels and layout admit.
 
-    Pieces of a split reduction (``partial``) are stored densely as floats.
+    Pieces of a split reduction (``partial``) are stored densely as floats; ``pack`` groups are neighbours in x and y, not in w.
     """
     a, b, c = tile.vector
     stored = "fp32" if partial else problem.out_dtype
     x, w, y = (problem.views()[t].c == 1 for t in "xwy")
     Cg, Kg, m, n, k = problem.Cg, problem.Kg, tile.m, tile.n, tile.k
+    packed_c, packed_k = Cg * pack, Kg * pack
     if problem.direction == "forward":
-        widths = _width(a, problem.dtype, x, Cg, k), _width(b, problem.dtype, w, Cg, k), _width(c, stored, y or partial, Kg, n)
+        widths = (_width(a, problem.dtype, x or pack > 1, packed_c, k), _width(b, problem.dtype, w, Cg, k),
+                  _width(c, stored, y or partial or pack > 1, packed_k, n))
     elif problem.direction == "bwd_data":
-        widths = _width(a, problem.dtype, y, Kg, k), _width(b, problem.dtype, w, Cg, n), _width(c, stored, x or partial, Cg, n)
+        widths = (_width(a, problem.dtype, y or pack > 1, packed_k, k), _width(b, problem.dtype, w, Cg, n),
+                  _width(c, stored, x or partial or pack > 1, packed_c, n))
     else:
         widths = _width(a, problem.dtype, y, Kg, m), _width(b, problem.dtype, x, Cg, n), _width(c, stored, w or partial, Cg, n)
     return Tile(tile.block, tile.waves, tile.wave_tile, widths, tile.name)
@@ -154,12 +157,14 @@ def _alignment(problem: ConvProblem, shape: Shape) -> tuple[tuple[str, int], ...
 
 
 def _notes(problem: ConvProblem, shape: Shape) -> tuple[str, ...]:
-    notes = [f"implicit GEMM, {shape.instruction.name}, m x n x k = {problem.gemm.m} x {problem.gemm.n} x {problem.gemm.k} per group"]
+    gemm = problem.gemm
+    notes = [f"implicit GEMM, {shape.instruction.name}, m x n x k = {gemm.m} x {gemm.n} x {gemm.k} per group"]
     if shape.window:
         window = shape.window
         notes.append(f"the input is staged by windows of {window.pixels} pixels and {window.chunk} channels, once for all taps")
     if shape.merge > 1:
-        notes.append(f"{shape.merge} groups share a block")
+        packed = f", {shape.window.pack} of them packed into one tile" if shape.window and shape.window.pack > 1 else ""
+        notes.append(f"{shape.merge} groups share a block{packed}")
     if shape.splits > 1:
         notes.append(f"the reduction is cut into {shape.splits} pieces, added up in order from an fp32 workspace")
     if shape.pieces:

@@ -200,7 +200,7 @@ def _divides(case: Case, axis: int) -> Violation | None:
         return None
     name, size, waves = "mn"[axis], tile.block[axis], tile.waves[axis]
     if axis == 1:
-        waves //= math.gcd(waves, case.config.num_groups_to_merge or 1)
+        waves //= math.gcd(waves, (case.config.num_groups_to_merge or 1) // (case.window.pack if case.window else 1))
     step = waves * tile.wave_tile[axis]
     if size % step == 0:
         return None

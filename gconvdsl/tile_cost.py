@@ -33,9 +33,10 @@ def lds_bytes(tile: Tile, dtype: str, pipeline: str | Pipeline | None = None, me
     two counts. A table of one 8-byte offset for each row of the block follows.
     """
     row = _pipeline(pipeline)
+    merge = _tiles_side_by_side(merge, window)
     buffers = 2 if double_smem_buffer else row.lds_buffers if row else 1
     line = tile.k * DTYPES[dtype].bytes + LDS_PAD_BYTES
-    rows = window.bytes(dtype, merge) if window else tile.m * line * merge
+    rows = window.bytes(dtype, merge * window.pack) if window else tile.m * line * merge
     staging = (rows + tile.n * line * merge) * buffers
     shuffle = tile.waves[0] * tile.wave_tile[0] * (merge * tile.n + _SHUFFLE_PAD) * 4 if epilogue != "default" else 0
     return -(-max(staging, shuffle) // 16) * 16 + tile.m * _OFFSET_BYTES
@@ -53,9 +54,15 @@ def registers_per_lane(tile: Tile, dtype: str, arch: Arch, pipeline: str | Pipel
     words = DTYPES[dtype].bytes / 4
     lanes = math.prod(tile.waves) * arch.wave // (row.needs_num_wave_groups or 1 if row else 1)
     stages = row.staging if row else 1
+    merge = _tiles_side_by_side(merge, window)
     elements = (window.pixels * window.chunk if window else tile.m * tile.k) + tile.n * tile.k
     staged = elements * words / lanes * stages * merge
     return math.ceil(tile.m * tile.n / lanes * merge + _fragments(tile, words, arch, instruction) + staged) + _ADDRESS_REGISTERS
+
+
+def _tiles_side_by_side(merge: int, window: Window | None) -> int:
+    """Tiles that a block computes: packed groups share one."""
+    return merge // window.pack if window else merge
 
 
 def prefetch_depth(tile: Tile, dtype: str, pipeline: Pipeline, arch: Arch, block_per_cu: int) -> int:

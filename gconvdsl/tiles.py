@@ -93,14 +93,17 @@ def window_tiles(problem: ConvProblem, arch: Arch) -> list[tuple[Tile, int]]:
     size = DTYPES[problem.dtype].bytes
     found = []
     for one in arch.instructions_for(problem.dtype):
-        chunk = max((c for c in (1, 2, 4) if channels % (c * one.k) == 0), default=0) * one.k
-        n = -(-min(columns, 64) // max(one.n, 16)) * max(one.n, 16)
+        pack = one.k // channels if channels < one.k and one.k % channels == 0 else 1
+        chunk = max((c for c in (1, 2, 4) if channels * pack % (c * one.k) == 0), default=0) * one.k
+        n = -(-min(columns * pack, 64) // max(one.n, 16)) * max(one.n, 16)
         if not chunk or one.name == "fma":
             continue
-        merge = max(d for d in (1, 2, 4, 8) if problem.G % d == 0 and d * chunk * size <= max(_LINE, chunk * size))
+        if problem.G % pack:
+            continue
+        tiles = max(d for d in (1, 2, 4, 8) if problem.G % (d * pack) == 0 and d * chunk * size <= max(_LINE, chunk * size))
         for rows in (4, 7, 8, 14, 16):
-            found += [(Tile((rows * one.m, n, problem.taps * chunk), waves, (one.m, one.n, one.k), (16 // size,) * 3), merge)
-                      for waves in _window_waves(rows, merge * n // one.n, merge)]
+            found += [(Tile((rows * one.m, n, problem.taps * chunk), waves, (one.m, one.n, one.k), (16 // size,) * 3), tiles * pack)
+                      for waves in _window_waves(rows, tiles * n // one.n, tiles)]
     return found
 
 
@@ -121,12 +124,14 @@ def _window_cost(problem: ConvProblem, config: KernelConfig, arch: Arch) -> floa
         return math.inf
     forward = problem.direction == "forward"
     channels, columns = (problem.Cg, problem.Kg) if forward else (problem.Kg, problem.Cg)
-    steps, blocks = channels // window.chunk, window.blocks(problem) * -(-columns // tile.n) * (problem.G // merge)
+    steps = max(1, channels // window.chunk)
+    blocks = window.blocks(problem) * -(-columns * window.pack // tile.n) * (problem.G // merge)
     lds = lds_bytes(tile, problem.dtype, config.pipeline[0] if config.pipeline else None, merge, window=window)
     threads = math.prod(tile.waves) * arch.wave
     registers = registers_per_lane(tile, problem.dtype, arch, None, instruction, merge, window)
     resident = max(1, min(_MOST_RESIDENT, arch.lds // lds, arch.max_threads * 2 // threads,
                           arch.register_file // (registers * threads)))
+    merge //= window.pack
     loaded = (window.pixels * window.chunk + tile.n * tile.k) * merge * size
     reads = tile.m * tile.k * merge * size * max(1, tile.waves[1] // merge)
     stored = 3 * tile.m * tile.n * merge * size

@@ -31,10 +31,11 @@ class Window:
     images: int
     pixels: int
     chunk: int
+    pack: int = 1
 
     def bytes(self, dtype: str, merge: int) -> int:
         """LDS of the window: each pixel holds the chunk of every merged group and 16 bytes of padding."""
-        return self.pixels * (merge * self.chunk * DTYPES[dtype].bytes + _PAD_BYTES)
+        return self.pixels * (merge // self.pack * self.chunk * DTYPES[dtype].bytes + _PAD_BYTES)
 
     def blocks(self, problem: ConvProblem) -> int:
         """Boxes that cover all images."""
@@ -46,24 +47,33 @@ def find_window(problem: ConvProblem, tile: Tile, instruction: Instruction, merg
 
     ``room``: bytes of LDS that the window may take.
     """
-    chunk = _chunk(problem, tile, instruction)
+    chunk, pack = _chunk(problem, tile, instruction, merge)
     if not chunk or not problem.N:
         return None
-    boxes = [_window(problem, box, tile.m, chunk) for box in _boxes(problem, tile.m)]
+    boxes = [_window(problem, box, tile.m, chunk, pack) for box in _boxes(problem, tile.m)]
     fitting = [one for one in boxes if one.bytes(problem.dtype, merge) <= room]
     return min(fitting, key=lambda one: _cost(problem, one, tile.m), default=None)
 
 
-def _chunk(problem: ConvProblem, tile: Tile, instruction: Instruction) -> int:
-    """Channels a K step, 0 where the tile does not ask for a window."""
+def _chunk(problem: ConvProblem, tile: Tile, instruction: Instruction, merge: int) -> tuple[int, int]:
+    """Channels a K step, 0 where the tile does not ask for a window, and groups packed together."""
     forward = problem.direction == "forward"
     if not forward and (problem.direction != "bwd_data" or math.prod(problem.stride) != 1):
-        return 0
+        return 0, 1
     channels, tensor = (problem.Cg, "x") if forward else (problem.Kg, "y")
     chunk, rest = divmod(tile.k, problem.taps)
-    fits = problem.taps > 1 and not rest and chunk and chunk % instruction.k == 0 and channels % chunk == 0
+    pack = chunk // channels if chunk > channels and chunk % channels == 0 else 1
+    others = (problem.Kg if forward else problem.Cg) * pack
+    fits = problem.taps > 1 and not rest and chunk and chunk % instruction.k == 0 and channels * pack % chunk == 0
+    fits = fits and (pack == 1 or (merge % pack == 0 and others <= tile.n and _neighbours(problem)))
     one_row = instruction.name.startswith(_ONE_ROW_A_LANE)
-    return chunk if fits and one_row and problem.views()[tensor].c == 1 else 0
+    return (chunk, pack) if fits and one_row and (problem.views()[tensor].c == 1 or channels == 1) else (0, 1)
+
+
+def _neighbours(problem: ConvProblem) -> bool:
+    """Whether the channels of neighbouring groups follow each other in memory, in x and in y."""
+    views = problem.views()
+    return views["x"].g == problem.Cg and views["y"].g == problem.Kg
 
 
 def _target(problem: ConvProblem) -> tuple[int, int, int]:
@@ -90,9 +100,9 @@ def _boxes(problem: ConvProblem, rows: int) -> list[tuple[int, int, int]]:
     return [(d, h, w) for d, h, w in boxes if d * h * w <= rows]
 
 
-def _window(problem: ConvProblem, box: tuple[int, int, int], rows: int, chunk: int) -> Window:
+def _window(problem: ConvProblem, box: tuple[int, int, int], rows: int, chunk: int, pack: int) -> Window:
     images = max(1, min(problem.N, rows // math.prod(box)))
-    return Window(box, images, images * math.prod(_reach(problem, box)), chunk)
+    return Window(box, images, images * math.prod(_reach(problem, box)), chunk, pack)
 
 
 def _reach(problem: ConvProblem, box: tuple[int, int, int]) -> list[int]:

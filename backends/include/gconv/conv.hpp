@@ -37,7 +37,7 @@ struct ConvKernel {
   static constexpr int kTilesN = ceil_div(kColumns, S::kN);
 
   using ShapeA = LoaderShape<S, S::kM, S::kVecA, S::kAlongKA, !kWeight && S::kAlongKA, kWeight ? 1 : kAxes>;
-  using ShapeB = LoaderShape<S, S::kN, S::kVecB, S::kAlongKB, false, kWeight ? kAxes : 1>;
+  using ShapeB = LoaderShape<S, S::kN, S::kVecB, S::kAlongKB, false, kWeight ? kAxes : (S::kPack > 1 ? 2 : 1)>;
   static constexpr int kElementsA = ElementsA<S, ShapeA, S::kWindow>::value;
   using Lds = Tiles<In, kElementsA, kElementsA + ShapeB::kElements>;
   static constexpr int kTileBytes = max_of(Pipeline<S>::kLdsBuffers * Lds::kElements * (int)sizeof(In), Pipeline<S>::kScratchBytes);
@@ -50,7 +50,7 @@ struct ConvKernel {
   static GCONV_DEVICE BlockPlace place_of(const ConvArgs& a) {
     BlockPlace b;
     unsigned x = (unsigned)hw::block_id_x(), y = (unsigned)hw::block_id_y();
-    unsigned tile_groups = (unsigned)(a.G / S::kMerge), tile = x / kTilesN;
+    unsigned tile_groups = (unsigned)(a.G / (S::kMerge * S::kPack)), tile = x / kTilesN;
     b.n0 = (int)(x % kTilesN) * S::kN;
     b.group = (int)(tile % tile_groups) * S::kMerge;
     b.tile_m = tile / tile_groups;

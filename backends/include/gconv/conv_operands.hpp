@@ -32,7 +32,7 @@ struct Common {
   Extent extent;
   ByteStrides<Offset> stride;
   static constexpr bool kTransforms = false;
-  GCONV_DEVICE Offset group(int g) const { return (Offset)g * stride.g; }
+  GCONV_DEVICE Offset group(int g) const { return (Offset)(g * S::kPack) * stride.g; }
   GCONV_DEVICE float transform(float v, int, int, int) const { return v; }
 };
 // Rows r of a block's tile that there are: with pad_m = false all of them.
@@ -62,7 +62,7 @@ struct ForwardX : Common<S> {
     pixel0 = (int)(b.m0 - n0 * image);
     rows = tile_rows<S>(a.N * image - b.m0);
     channel0 = b.group * S::kCg;
-    this->base = element_at<typename S::In>(a.x, (S::kExplicit ? b.m0 * a.xv.s[2] : n0 * a.xv.n) + b.group * a.xv.g);
+    this->base = element_at<typename S::In>(a.x, (S::kExplicit ? b.m0 * a.xv.s[2] : n0 * a.xv.n) + (long long)b.group * S::kPack * a.xv.g);
     this->extent = {a.in[0], a.in[1], a.in[2]};
     this->stride = byte_strides<Offset, typename S::In>(a.xv);
   }
@@ -99,15 +99,23 @@ struct ForwardW : Common<S> {
   int n0;
 
   GCONV_DEVICE ForwardW(const ConvArgs& a, const BlockPlace& b) : n0(b.n0) {
-    this->base = element_at<typename S::In>(a.w, b.group * a.wv.g + b.n0 * a.wv.n);
+    static_assert(S::kPack == 1 || S::kKg <= S::kN, "packed groups fill one tile");
+    this->base = element_at<typename S::In>(a.w, (long long)b.group * S::kPack * a.wv.g + b.n0 * a.wv.n);
     this->extent = {1, 1, 1};
     this->stride = byte_strides<Offset, typename S::In>(a.wv);
   }
-  GCONV_DEVICE P row(int r) const { return {(Offset)r * this->stride.n, 0, 0, S::kKg % S::kN == 0 || n0 + r < S::kKg ? 0 : kFar}; }
+  GCONV_DEVICE P row(int r) const {
+    int far = S::kKg % S::kN == 0 || n0 + r < S::kKg ? 0 : kFar;
+    if constexpr (S::kPack == 1) return {(Offset)r * this->stride.n, 0, 0, far};
+    constexpr int each = S::kKg / S::kPack;  // output channels of one group
+    return {(Offset)(r / each) * this->stride.g + (Offset)(r % each) * this->stride.n, 0, r / each, far};
+  }
   GCONV_DEVICE P k(int step, int column) const {
     TapChannel t = StaticTaps<typename S::Filter, S::kCg, S::kK, S::kChunk>::at(step, column);
     const auto& s = this->stride;
-    return {(Offset)t.d * s.d + (Offset)t.h * s.h + (Offset)t.w * s.w + (Offset)t.c * s.c, 0, 0, t.valid ? 0 : kFar};
+    constexpr int each = S::kCg / S::kPack;  // input channels of one group; another group's weights are zero
+    int far = t.valid ? 0 : kFar, c = S::kPack == 1 ? t.c : t.c % each;
+    return {(Offset)t.d * s.d + (Offset)t.h * s.h + (Offset)t.w * s.w + (Offset)c * s.c, 0, S::kPack == 1 ? 0 : -(t.c / each), far};
   }
 };
 
@@ -145,7 +153,7 @@ struct BwdDataDy : Common<S> {
     long long image = (long long)b.d.count * b.h.count * b.w.count, n0 = S::kExplicit ? 0 : b.m0 / image;
     pixel0 = (int)(b.m0 - n0 * image);
     rows = tile_rows<S>(a.N * image - b.m0);
-    this->base = element_at<typename S::In>(a.y, (S::kExplicit ? b.m0 * a.yv.s[2] : n0 * a.yv.n) + b.group * a.yv.g);
+    this->base = element_at<typename S::In>(a.y, (S::kExplicit ? b.m0 * a.yv.s[2] : n0 * a.yv.n) + (long long)b.group * S::kPack * a.yv.g);
     this->extent = {a.out[0], a.out[1], a.out[2]};
     this->stride = byte_strides<Offset, typename S::In>(a.yv);
   }
@@ -178,18 +186,23 @@ struct BwdDataW : Common<S> {
   BwdDataTaps<S> taps;
 
   GCONV_DEVICE BwdDataW(const ConvArgs& a, const BlockPlace& b) : place(b), taps(b) {
-    this->base = element_at<typename S::In>(a.w, b.group * a.wv.g + b.n0 * a.wv.c);
+    this->base = element_at<typename S::In>(a.w, (long long)b.group * S::kPack * a.wv.g + b.n0 * a.wv.c);
     this->extent = {1, 1, 1};
     this->stride = byte_strides<Offset, typename S::In>(a.wv);
   }
   GCONV_DEVICE P row(int r) const {
-    return {(Offset)r * this->stride.c, 0, 0, S::kCg % S::kN == 0 || place.n0 + r < S::kCg ? 0 : kFar};
+    int far = S::kCg % S::kN == 0 || place.n0 + r < S::kCg ? 0 : kFar;
+    if constexpr (S::kPack == 1) return {(Offset)r * this->stride.c, 0, 0, far};
+    constexpr int each = S::kCg / S::kPack;
+    return {(Offset)(r / each) * this->stride.g + (Offset)(r % each) * this->stride.c, 0, r / each, far};
   }
   GCONV_DEVICE P k(int step, int column) const {
     TapChannel t = taps.at(step, column);
     int d = place.d.k0 + t.d * StepsD<S>::kKStep, h = place.h.k0 + t.h * StepsH<S>::kKStep, w = place.w.k0 + t.w * StepsW<S>::kKStep;
     const auto& s = this->stride;
-    return {(Offset)d * s.d + (Offset)h * s.h + (Offset)w * s.w + (Offset)t.c * s.n, 0, 0, t.valid ? 0 : kFar};
+    constexpr int each = S::kKg / S::kPack;
+    int far = t.valid ? 0 : kFar, c = S::kPack == 1 ? t.c : t.c % each;
+    return {(Offset)d * s.d + (Offset)h * s.h + (Offset)w * s.w + (Offset)c * s.n, 0, S::kPack == 1 ? 0 : -(t.c / each), far};
   }
 };
 

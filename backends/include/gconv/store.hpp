@@ -35,10 +35,10 @@ struct ResultPlace {
 
   GCONV_DEVICE ResultPlace(const ConvArgs& a, const BlockPlace& b, const BoxOrigin& o) : args(&a), place(b), box(o) {
     if constexpr (S::kDirection == kForward) {
-      view = S::kPartial ? dense_view(a.out, a.G, S::kKg) : a.yv;
+      view = S::kPartial ? dense_view(a.out, a.G, S::kKg / S::kPack) : a.yv;
       images((long long)a.out[0] * a.out[1] * a.out[2], a.out, S::kKg, a.y, b.n0 * view.c + b.result0);
     } else if constexpr (S::kDirection == kBwdData) {
-      view = S::kPartial ? dense_view(a.in, a.G, S::kCg) : a.xv;
+      view = S::kPartial ? dense_view(a.in, a.G, S::kCg / S::kPack) : a.xv;
       images((long long)b.d.count * b.h.count * b.w.count, a.in, S::kCg, a.x, b.n0 * view.c + b.result0);
     } else {
       view = S::kPartial ? dense_weight_view<typename S::Filter>(S::kKg, S::kCg) : a.wv;
@@ -75,7 +75,7 @@ struct ResultPlace {
     return columns % S::kN == 0 || place.n0 + n < columns;
   }
   GCONV_DEVICE Offset column(int g, int n) const {
-    Offset group = (Offset)g * (Offset)view.g;
+    Offset group = (Offset)(g * S::kPack) * (Offset)view.g;
     if constexpr (S::kDirection != kBwdWeight) {
       return group + (Offset)n * (Offset)view.c;
     } else {
@@ -103,8 +103,8 @@ struct ResultPlace {
       rows = (int)min_of(args->N * image - place.m0, (long long)S::kM);
     }
     tensor = S::kPartial ? args->workspace : result;
-    base = (S::kExplicit ? place.m0 * view.s[2] : n0 * view.n) + place.group * view.g + first_column;
-    if (S::kPartial) base += place.split * ((long long)args->N * sizes[0] * sizes[1] * sizes[2]) * args->G * channels;
+    base = (S::kExplicit ? place.m0 * view.s[2] : n0 * view.n) + (long long)place.group * S::kPack * view.g + first_column;
+    if (S::kPartial) base += place.split * ((long long)args->N * sizes[0] * sizes[1] * sizes[2]) * args->G * (channels / S::kPack);
   }
 };
 

@@ -78,7 +78,7 @@ struct WindowOperand {
     images = a.N - o.n;
     extent = {sizes[0], sizes[1], sizes[2]};
     stride = byte_strides<Offset, In>(view);
-    base = element_at<In>(kForwardX ? a.x : a.y, o.n * view.n + b.group * view.g);
+    base = element_at<In>(kForwardX ? a.x : a.y, o.n * view.n + (long long)b.group * S::kPack * view.g);
     channel0 = b.group * S::kCg;
     d = start<S::Stride::d, S::Dilation::d, S::Filter::d>(o.d, a.pad[0]);
     h = start<S::Stride::h, S::Dilation::h, S::Filter::h>(o.h, a.pad[1]);
@@ -134,7 +134,7 @@ struct WindowLoader {
     GCONV_UNROLL
     for (int u = 0; u < kUnitPasses; ++u) {
       int vector = (unit + u * kUnitThreads) * Vec, group = vector / S::kChunk, channel = step * S::kChunk + vector % S::kChunk;
-      Offset at = (Offset)group * operand.stride.g + (Offset)channel * operand.stride.c;
+      Offset at = (Offset)(group * S::kPack) * operand.stride.g + (Offset)channel * operand.stride.c;
       GCONV_UNROLL
       for (int p = 0; p < kPixelPasses; ++p)
         staged.vector[u][p] = hw::load_or_zero<Vec * (int)sizeof(In)>(operand.base, (Offset)(place[p] + at), place[p] != ~(Offset)0);
