@@ -75,7 +75,15 @@ def _subject(p: argparse.ArgumentParser) -> None:
 
 def _inspect(p: argparse.ArgumentParser) -> None:
     _subject(p)
-    p.add_argument("--what", choices=("source", "asm", "resources"), default="source")
+    p.add_argument("--what", choices=("source", "asm", "resources", "loop", "mca"), default="source")
+
+
+def _compare(p: argparse.ArgumentParser) -> None:
+    p.add_argument("a", metavar="A", help='a configuration as kernels of .gconv files state it: "pipeline = mem  tile = 64x64x64"')
+    p.add_argument("b", metavar="B", help="another one")
+    p.add_argument("--problem", required=True, metavar="TEXT", help="a problem line or a MIOpenDriver command")
+    p.add_argument("--direction", help="forward, bwd_data or bwd_weight")
+    p.add_argument("--arch", required=True, help="an AMD arch, such as gfx942; no device is needed")
 
 
 def _cache(p: argparse.ArgumentParser) -> None:
@@ -92,7 +100,8 @@ COMMANDS: dict[str, tuple[str, str, _Add]] = {
     "fmt": ("cli_text:fmt", "bring .gconv files into canonical form", _fmt),
     "verify": ("cli_run:verify", "verify a problem against the float64 reference", _verify),
     "explain": ("cli_show:explain", "what would run, why, and what was rejected", _subject),
-    "inspect": ("cli_show:inspect", "the source, assembly or resources of a kernel", _inspect),
+    "inspect": ("cli_show:inspect", "the source, assembly, resources or main loop of a kernel", _inspect),
+    "compare": ("cli_loop:compare", "static figures of two configurations side by side", _compare),
     "bench": ("cli_bench:bench", "measure problems side by side with a baseline and the machine's limits", _bench),
     "rules": ("cli_show:rules", "which pipelines are legal where, with reasons", _rules),
     "env": ("cli_show:env", "the environment variables and their values", _nothing),

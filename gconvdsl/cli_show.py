@@ -87,7 +87,7 @@ def explain(options: argparse.Namespace) -> int:
 
 
 def inspect(options: argparse.Namespace) -> int:
-    """Print the generated source, the assembly, or registers, LDS, spills and occupancy."""
+    """Print the generated source, the assembly, registers, LDS, spills and occupancy, or figures of the main loop."""
     spec, problem = subject(options)
     spec = spec if problem.direction == spec.direction else spec.bare(problem.direction)
     backend, arch = choose.resolve_target(_target_of(options), options.arch)
@@ -96,6 +96,10 @@ def inspect(options: argparse.Namespace) -> int:
         print(lowered.source)
     elif options.what == "asm":
         print(backend.assembly(lowered.source, arch, spec.name))
+    elif options.what in ("loop", "mca"):
+        from .cli_loop import print_figures
+
+        print_figures(options.what, backend, lowered, problem, arch, spec.name)
     else:
         _print_resources(backend.resources(lowered.source, arch, spec.name), backend.name)
     return 0

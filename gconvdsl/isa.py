@@ -14,11 +14,12 @@ __all__ = ["Block", "Op", "kernel_blocks", "main_loop"]
 _LABEL = re.compile(r"(\.LBB\w+):")
 _ENDS = ("s_branch", "s_endpgm", "s_setpc_b64", "s_trap")
 _WIDTHS = {"dwordx4": 16, "dwordx3": 12, "dwordx2": 8, "dword": 4, "b128": 16, "b96": 12, "b64": 8, "b32": 4, "b16": 2, "b8": 1,
-           "ushort": 2, "short": 2, "sshort": 2, "ubyte": 1, "sbyte": 1, "byte": 1, "u16": 2, "i16": 2, "u8": 1, "i8": 1, "f32": 4, "f64": 8}
+           "ushort": 2, "short": 2, "sshort": 2, "ubyte": 1, "sbyte": 1, "byte": 1, "u16": 2, "i16": 2, "u8": 1,
+           "i8": 1, "f32": 4, "f64": 8}
 _GLOBAL = ("buffer_", "global_", "flat_")
-_KINDS = (("matrix", ("v_mfma", "v_smfmac", "v_wmma", "v_swmmac")), ("barrier", ("s_barrier", "s_wait_barrier")),
-          ("wait", ("s_wait", "s_nop", "s_delay", "s_sleep")), ("priority", ("s_setprio",)), ("branch", ("s_cbranch", "s_branch")),
-          ("lds", ("ds_",)), ("scratch", ("scratch_",)), ("global", _GLOBAL), ("valu", ("v_",)), ("salu", ("s_",)))
+_KINDS = (("matrix", ("v_mfma", "v_smfmac", "v_wmma", "v_swmmac")), ("barrier", ("s_barrier",)),
+          ("wait", ("s_wait", "s_nop", "s_delay", "s_sleep")), ("priority", ("s_setprio",)),
+          ("branch", ("s_cbranch", "s_branch")), ("lds", ("ds_",)), ("scratch", ("scratch_",)), ("global", _GLOBAL), ("valu", ("v_",)), ("salu", ("s_",)))
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,10 @@ class Op:
 
     @property
     def kind(self) -> str:
-        """matrix, valu, salu, lds, global (memory), scratch, wait, barrier, priority or branch. RDNA4 splits a barrier into a signal
-        and a wait, of which the wait counts."""
+        """matrix, valu, salu, lds, global (memory), scratch, wait, barrier, priority or branch.
+
+        RDNA4 splits a barrier into a signal and a wait, of which the wait counts.
+        """
         if self.name.startswith("s_barrier_signal"):
             return "salu"
         if self.name.startswith("s_barrier_wait"):
@@ -97,7 +100,7 @@ def _successors(index: int, ops: Sequence[Op], labels: dict[str, int], count: in
 
 
 def main_loop(blocks: Sequence[Block]) -> list[Block]:
-    """The innermost loop with the most matrix instructions, or, where there are none, the most fused multiply-adds; else nothing."""
+    """The innermost loop with the most matrix instructions, or where there are none the most fused multiply-adds; else nothing."""
     found: list[int] = []
     inside: Iterable[int] = range(len(blocks))
     while True:
