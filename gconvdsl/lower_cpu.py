@@ -62,6 +62,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
 )
 """In order of preference: the first that applies is used."""
 
+_SHORT_FILTER = 8         # taps of a filter row up to which a depthwise source is read in place
 _ITEM_RANGES = 32         # kItemRanges in block.hpp
 _TASKS = 128              # tasks of a large problem: enough to keep many threads evenly busy
 _TASK_FLOPS = 200_000     # below this a task is not worth waking a thread for
@@ -140,7 +141,7 @@ def lower_cpu(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, arch
     """The source and plan for a problem; ``arch`` is a name in `ISAS`. The configuration's tile, pipeline and scheduler are not
     used."""
     shape = _shape(problem, ISAS[arch], config.strict_nonfinite)
-    return Lowered(_source(spec, shape), _plan(shape), config, _notes(shape, config))
+    return Lowered(_source(spec, shape), _plan(shape), config, _notes(shape, config), shape.isa.flags)
 
 
 # --- the plan
@@ -205,7 +206,7 @@ def _source(spec: KernelSpec, shape: _Shape) -> str:
     functors = _functors(spec, shape.problem)
     lines = [f"#define GCONV_LANES {shape.isa.lanes}", f'#include "gconv/cpu/{header}.hpp"',
              *(['#include "gconv/math.hpp"'] if any("gconv::math::" in line for line in functors) else []),
-             "", "namespace {", "", "struct Conv {", *("  " + line for line in (*_constants(shape), *functors)), "};", "",
+             "", "namespace {", "", "struct Conv {", *("  " + line for line in (*_constants(spec, shape), *functors)), "};", "",
              "}  // namespace", ""]
     for kernel in _KERNELS[header]:
         lines.append(f'extern "C" void gconv_{kernel}(const gconv::ConvArgs* args, long long task) {{ '
@@ -213,7 +214,7 @@ def _source(spec: KernelSpec, shape: _Shape) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _constants(shape: _Shape) -> list[str]:
+def _constants(spec: KernelSpec, shape: _Shape) -> list[str]:
     p = shape.problem
     filters, strides = three(p.filter, 1), three(p.stride, 1)
     # A single tap has no dilation; calling its stride one makes the source points that are needed dense.
@@ -226,8 +227,16 @@ def _constants(shape: _Shape) -> list[str]:
     return [f"static constexpr auto direction = gconv::cpu::Direction::{p.direction};",
             *(f"static constexpr int {name}[3] = {{{', '.join(map(str, values))}}};" for name, values in axes),
             "static constexpr int " + ", ".join(f"{name} = {value}" for name, value in counts.items()) + ";",
-            f"static constexpr bool merged = {_bool(shape.algorithm.merged)}, strict = {_bool(shape.strict)};",
+            f"static constexpr bool merged = {_bool(shape.algorithm.merged)}, in_place = {_bool(_in_place(spec, shape))}, strict = {_bool(shape.strict)};",
             *(f"using {name} = gconv::cpu::{storage[tensor]};" for name, tensor in names if tensor != "-")]
+
+
+def _in_place(spec: KernelSpec, shape: _Shape) -> bool:
+    """Whether the source may be read where it lies, if its layout is fit for it, and not packed: a vector of it is what the
+    multiplications take, and it is not converted over and over."""
+    problem = shape.problem
+    plain = problem.direction != spec.direction or spec.prologue == Expr("x")
+    return shape.algorithm.name == "depthwise" and problem.dtype == "fp32" and plain and problem.filter[-1] <= _SHORT_FILTER
 
 
 def _bool(value: bool) -> str:

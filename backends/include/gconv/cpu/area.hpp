@@ -10,6 +10,8 @@ constexpr long long kPackedRowFloats = 4096;    // a packed source row should st
 constexpr long long kPackedFloats = 48 * 1024;  // all packed rows of a unit should stay in the second-level cache
 constexpr int kUsualRows = 8;
 constexpr long long kUnitsWanted = 64;
+constexpr long long kLinesInPlace = 384;  // cache lines of source points that a unit read in place should take of the first-level cache
+constexpr int kRowsInPlace = 4;
 
 template <class C>
 struct Area {
@@ -27,9 +29,14 @@ struct Area {
   long long pitch;          // floats of a packed source row
   long long slots;          // packed source rows of a unit for one plane
 
-  explicit Area(const ConvArgs& a) : target(B::kBackward ? a.in : a.out) {
+  // in_place: the source is read where it lies, and not packed.
+  explicit Area(const ConvArgs& a, bool in_place = false) : target(B::kBackward ? a.in : a.out) {
     depth = ceil_div(target[0], D::step);
     const long long width = ceil_div(target[2], W::step), height = ceil_div(target[1], H::step);
+    if (in_place) {
+      set_in_place(width, height);
+      return;
+    }
     const long long fitting = (kPackedRowFloats / B::kPixel - W::max_taps) / W::advance;
     column_runs = ceil_div(width, largest<long long>(fitting, 4 * C::points));
     columns = ceil_div(ceil_div(width, column_runs), C::points) * C::points;
@@ -46,6 +53,15 @@ struct Area {
   long long scratch_floats() const { return D::max_taps * slots * pitch; }
 
  private:
+  void set_in_place(long long width, long long height) {
+    pitch = 0;
+    set_rows(height, kRowsInPlace);
+    const long long fitting = kLinesInPlace / (slots * D::max_taps * W::advance) / C::points * C::points;
+    column_runs = ceil_div(width, largest<long long>(fitting, 4 * C::points));
+    columns = ceil_div(ceil_div(width, column_runs), C::points) * C::points;
+    column_runs = ceil_div(width, columns);
+  }
+
   long long rows_that_fit() const {
     const long long fitting = kPackedFloats / (D::max_taps * pitch);
     const long long count = (fitting - H::max_taps) / H::advance + 1;
@@ -71,16 +87,19 @@ struct Unit {
   long long image, plane;
   AxisPhase d, h, w;
   long long first_row, row_count, first_column, column_count;
+  bool first_phase;  // whether the unit is the first of those that share its source rows
 
   Unit(const ConvArgs& a, const A& area, long long index) {
+    // Phases are inside of rows: they read the same source rows and write the same target rows.
     const long long run = index % area.column_runs;
     index /= area.column_runs;
+    const int phase = static_cast<int>(index % A::kPhases);
+    index /= A::kPhases;
+    first_phase = phase == 0;
     const long long row_run = index % area.row_runs;
     index /= area.row_runs;
     plane = index % area.depth;
-    index /= area.depth;
-    const int phase = static_cast<int>(index % A::kPhases);
-    image = index / A::kPhases;
+    image = index / area.depth;
     w = A::W::phase(phase % A::W::phases, area.target[2], a.pad[2]);
     h = A::H::phase(phase / A::W::phases % A::H::phases, area.target[1], a.pad[1]);
     d = A::D::phase(phase / (A::W::phases * A::H::phases), area.target[0], a.pad[0]);
@@ -111,9 +130,32 @@ struct Unit {
     return span;
   }
 
+  // The columns at which every tap meets a source point.
+  Span inner(long long size) const {
+    constexpr long long kStep = A::W::advance * A::W::unit;
+    const long long first = w.origin + first_column * kStep, room = size - 1 - (w.taps - 1) * A::W::unit - first;
+    const long long low = first < 0 ? ceil_div(-first, kStep) : 0, high = room < 0 ? 0 : room / kStep + 1;
+    if (w.taps == 0) return {0, column_count};
+    return {smallest(low, column_count), largest(smallest(low, column_count), smallest(high, column_count))};
+  }
+
  private:
   static long long remaining(long long count, long long first, long long most) { return smallest(count - first, most); }
 };
+
+// Task `task` of `tasks` of all units and, inside of them, items, so that neighbours in memory are worked on together:
+// compute(unit, first item, last item).
+template <class C, class Compute>
+GCONV_CPU_INLINE void for_units(const ConvArgs& a, const Area<C>& area, long long task, long long tasks, Compute compute) {
+  const long long items = Block<C>::items(a.G), work = a.N * area.units_per_image() * items;
+  const long long end = work * (task + 1) / tasks;
+  for (long long i = work * task / tasks; i < end;) {
+    const long long index = i / items, first = i % items, last = smallest(items, first + end - i);
+    const Unit<C> unit(a, area, index);
+    if (!unit.empty()) compute(unit, first, last);
+    i += last - first;
+  }
+}
 
 // The packed source rows behind a unit, for one block of groups.
 template <class C>

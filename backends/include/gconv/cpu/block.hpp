@@ -30,11 +30,12 @@ struct Block {
   static_assert(!C::merged || (C::vectors == 1 && kTarget * 2 <= kLanes), "merged groups share one vector");
 
   static long long items(long long G) { return ceil_div(G, kGroups) * kPerGroup; }
-  static long long group(long long item) { return item / kPerGroup * kGroups; }
-  static int groups(const ConvArgs& a, long long item) {
-    const long long left = a.G - group(item);
-    return left < kGroups ? static_cast<int>(left) : kGroups;
+  // The first group of an item, and how many it has.
+  static long long group(const ConvArgs& a, long long item) {
+    const long long first = item / kPerGroup * kGroups;
+    return a.G >= kGroups && first > a.G - kGroups ? a.G - kGroups : first;
   }
+  static int groups(const ConvArgs& a) { return a.G < kGroups ? a.G : kGroups; }
 };
 
 // Work that is shared out by items alone has this many tasks; lower_cpu.py computes the same number.
@@ -52,11 +53,11 @@ struct LaneMap {
 
   LaneMap(const ConvArgs& a, long long item, long long group_stride, long long channel_stride) {
     using B = Block<C>;
-    const long long g = B::group(item);
+    const long long g = B::group(a, item);
     const long long k = C::merged ? 0 : item % B::kPerGroup * kWidth;
     const long long left = B::kTarget - k;
     channel = g * B::kTarget + k;
-    count = C::merged ? B::groups(a, item) * B::kTarget : static_cast<int>(left < kWidth ? left : kWidth);
+    count = C::merged ? B::groups(a) * B::kTarget : static_cast<int>(left < kWidth ? left : kWidth);
     for (int l = 0; l < kWidth; l++)
       offset[l] = C::merged ? (g + l / B::kTarget) * group_stride + l % B::kTarget * channel_stride
                             : g * group_stride + (k + l) * channel_stride;

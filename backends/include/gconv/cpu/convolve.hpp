@@ -2,6 +2,7 @@
 #pragma once
 
 #include "area.hpp"
+#include "depthwise.hpp"
 #include "store.hpp"
 
 namespace gconv::cpu {
@@ -19,16 +20,8 @@ class Convolver {
     w_ = x_ + kRows;
   }
 
-  // Units are cut further by items, items innermost, so that neighbours in memory are worked on together.
   void run(long long task) {
-    const long long items = B::items(a_.G), work = a_.N * area_.units_per_image() * items;
-    const long long end = work * (task + 1) / a_.splits;
-    for (long long i = work * task / a_.splits; i < end;) {
-      const long long index = i / items, first = i % items, last = smallest(items, first + end - i);
-      const Unit<C> unit(a_, area_, index);
-      if (!unit.empty()) compute_items(unit, first, last);
-      i += last - first;
-    }
+    for_units<C>(a_, area_, task, a_.splits, [this](const Unit<C>& unit, long long first, long long last) { compute_items(unit, first, last); });
   }
 
  private:
@@ -43,8 +36,8 @@ class Convolver {
     const long long points = largest(unit.column_count, whole.low + cover.covered());
     long long packed_group = -1;
     for (long long item = first; item < last; item++) {
-      if (B::group(item) != packed_group) source_.pack(a_, unit, item, points);
-      packed_group = B::group(item);
+      if (B::group(a_, item) != packed_group) source_.pack(a_, unit, item, points);
+      packed_group = B::group(a_, item);
       compute(unit, item, whole, cover);
     }
   }
@@ -126,6 +119,10 @@ class Convolver {
 
 // Task t of args.splits.
 template <class C>
-void convolve(const ConvArgs& a, long long task) { Convolver<C>(a).run(task); }
+void convolve(const ConvArgs& a, long long task) {
+  if constexpr (C::in_place)
+    if (DepthwiseConvolver<C>::suits(a)) return DepthwiseConvolver<C>(a).run(task);
+  Convolver<C>(a).run(task);
+}
 
 }  // namespace gconv::cpu

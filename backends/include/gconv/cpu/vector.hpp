@@ -7,6 +7,7 @@
 namespace gconv::cpu {
 
 constexpr int kLanes = GCONV_LANES;
+constexpr int kCacheLine = 64;  // bytes
 
 typedef float Vec __attribute__((vector_size(4 * GCONV_LANES)));
 typedef unsigned UVec __attribute__((vector_size(4 * GCONV_LANES)));

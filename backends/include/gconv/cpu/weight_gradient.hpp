@@ -43,8 +43,8 @@ class WeightGradient {
   void add_unit(const Unit<C>& unit, long long first, long long last) {
     long long packed_group = -1;
     for (long long item = first; item < last; item++) {
-      if (B::group(item) != packed_group) source_.pack(a_, unit, item, unit.column_count);
-      packed_group = B::group(item);
+      if (B::group(a_, item) != packed_group) source_.pack(a_, unit, item, unit.column_count);
+      packed_group = B::group(a_, item);
       pack_gradient(unit, item);
       for (int d = 0; d < C::filter[0]; d++)
         for (long long i = 0; i < unit.row_count; i++) add_row(unit, item, d, i);
