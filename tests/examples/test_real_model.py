@@ -91,8 +91,8 @@ def test_every_convolution_of_the_networks_is_right_in_the_simulator(target: str
 
 def test_the_second_run_takes_its_kernels_from_the_cache() -> None:
     arguments = ("--model", "cls", "--match", "filter=5x5", "--arch", run_arch())
-    assert run(*arguments).returncode == 0
-    again = run(*arguments)
+    first, again = run(*arguments), run(*arguments)
+    assert first.returncode == again.returncode == 0, first.stderr + again.stderr
     kernels = next(line for line in again.stdout.splitlines() if " kernels: " in line)
     count = kernels.split()[0]
     assert kernels == f"{count} kernels: {count} from the cache, 0 compiled"
