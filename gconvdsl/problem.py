@@ -174,8 +174,16 @@ class ConvProblem:
         if self.direction == "forward":
             return self.Cg * self.taps
         if self.direction == "bwd_data":
-            return self.Kg * math.prod(max(len(taps) for _, taps, _, _ in self._axis_phases(axis)) for axis in range(self.ndim))
+            return self.Kg * math.prod(map(self._most_taps, range(self.ndim)))
         return self.N * math.prod(self.output)
+
+    def _most_taps(self, axis: int) -> int:
+        """The most filter positions that reach one input along an axis. Taps a period apart reach inputs of the same residue."""
+        stride, low, spread = self.stride[axis], self.pad[axis][0], self.dilation[axis]
+        period = stride // math.gcd(spread, stride)
+        counts = (-(-(self.filter[axis] - tap) // period) for tap in range(min(self.filter[axis], period))
+                  if (tap * spread - low) % stride < self.input[axis])
+        return max(counts, default=0)
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:

@@ -440,13 +440,16 @@ def _precision(case: Case) -> Violation | None:
 
 
 @_rule("limit.index",
-       "N, G, the points of one image, the extents of one group's matrices and one piece of a reduction stay below 2^30.",
+       "N, G, the points of one image, padded sizes, strides together, dilations, the extents of one group's matrices and one "
+       "piece of a reduction stay below 2^30.",
        "Inside a block, device code adds two such numbers in 32 bits; addresses across blocks have 64.")
 def _index(case: Case) -> Violation | None:
     problem = case.problem
     counts = {"N": problem.N, "G": problem.G, "the points of an input image": math.prod(problem.input),
               "the points of an output image": math.prod(problem.output), "C/G x filter": problem.Cg * problem.taps,
-              "K/G x filter": problem.Kg * problem.taps}
+              "K/G x filter": problem.Kg * problem.taps, "the product of the strides": math.prod(problem.stride),
+              "a dilation": max(problem.dilation),
+              "a padded input size": max(size + low + high for size, (low, high) in zip(problem.input, problem.pad))}
     if problem.direction == "bwd_weight" and case.arch.family != "cpu":
         counts["N x output / split_k"] = -(-problem.gemm.k // (case.config.split_k or 1))
     for name, value in counts.items():
@@ -461,20 +464,21 @@ def _index(case: Case) -> Violation | None:
        "The launch interfaces count in these widths.")
 def _grid(case: Case) -> Violation | None:
     problem, tile = case.problem, case.tile
+    strided = problem.direction == "bwd_data"
+    splits = case.config.split_k or 1
+    pieces = (math.prod(problem.stride) if strided else 1) * splits
+    if pieces >= 2 ** 16 and case.arch.family != "cpu":
+        return _bad("split_k", pieces, 2 ** 16 - 1, f"stride phases x split_k = {pieces} is more than {2 ** 16 - 1}",
+                    "Use a smaller split_k." if splits > 1 else "Use the target cpu, which has no such limit.")
     if tile is None:
         return None
-    strided = problem.direction == "bwd_data"
     rows = problem.N * math.prod(map(_ceil_div, problem.input, problem.stride)) if strided else problem.gemm.m
     blocks = _ceil_div(rows, tile.m) * _ceil_div(problem.gemm.n, tile.n) * problem.G // (case.config.num_groups_to_merge or 1)
-    pieces = (math.prod(problem.stride) if strided else 1) * (case.config.split_k or 1)
     limit = min(2 ** 31, 2 ** 32 // case.threads)
     if blocks >= limit:
         return _bad("tile.block", blocks, limit - 1,
                     f"block = {size_text(tile.block)} makes {blocks} blocks of {case.threads} threads; at most "
                     f"{limit - 1} can be launched", "Use a larger block, or cut the problem into parts.")
-    if pieces >= 2 ** 16:
-        return _bad("split_k", pieces, 2 ** 16 - 1, f"stride phases x split_k = {pieces} is more than {2 ** 16 - 1}",
-                    "Use a smaller split_k.")
     if case.pieces and case.pieces.count >= 2 ** 16:
         return _bad("split_image", case.pieces.count, 2 ** 16 - 1,
                     f"split_image makes {case.pieces.count} pieces of images, more than {2 ** 16 - 1}", "Leave split_image out.")

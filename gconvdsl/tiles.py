@@ -20,7 +20,7 @@ from .rules import check, gemms
 from .tile_cost import lds_bytes, registers_per_lane
 from .window import find_window
 
-__all__ = ["candidates", "default_config", "default_tile", "window_tiles"]
+__all__ = ["candidates", "closest_tile", "default_config", "default_tile", "window_tiles"]
 
 _DEPTHS = (16, 32, 64)
 _MULTIPLES = (1, 2, 4, 8, 16)
@@ -47,6 +47,11 @@ def default_tile(problem: ConvProblem, arch: str | Arch, direction: str | None =
         if not _tile_faults(problem, asked.resolved(tile=tile), found):
             return tile
     raise error("kernel.none", problem=problem.describe(), target=found.name)
+
+
+def closest_tile(problem: ConvProblem, arch: str | Arch, config: KernelConfig) -> Tile | None:
+    """The tile of the lowest cost, whether it is legal or not; None where the arch computes nothing of this dtype and precision."""
+    return next(iter(_ranked(problem, find_arch(arch), config)), None)
 
 
 def candidates(problem: ConvProblem, arch: str | Arch, limit: int = 12) -> list[KernelConfig]:

@@ -76,6 +76,12 @@ BREAKS = [
     ("limit.index", {"N": 1 << 31}, {"tile": None}, "gfx942", str(1 << 31)),
     ("limit.index", {"N": 1 << 31}, {"tile": None}, "cpu", str(1 << 31)),
     ("limit.index", {"N": 1 << 23, "direction": "bwd_weight"}, {}, "gfx942", str((1 << 23) * 14 * 14)),
+    ("limit.index", {"stride": (1 << 15, 1 << 15)}, {}, "gfx942", str(1 << 30)),
+    ("limit.index", {"stride": (1 << 15, 1 << 15), "direction": "bwd_data"}, {}, "cpu", str(1 << 30)),
+    ("limit.index", {"filter": (1, 1), "pad": 0, "dilation": 1 << 31}, {}, "gfx942", str(1 << 31)),
+    ("limit.index", {"pad": 1 << 31, "stride": 1 << 14}, {"tile": None}, "gfx942", "points of an output image"),
+    ("limit.index", {"pad": ((0, 1 << 30), (1, 1)), "stride": (1 << 29, 1)}, {}, "gfx942", str((1 << 30) + 14)),
+    ("limit.grid", {"stride": 256, "direction": "bwd_data"}, {"tile": None}, "gfx942", "65536"),
     ("limit.grid", {"N": 1 << 24}, {}, "gfx942", str((1 << 24) * 196 // 64 * 6)),  # 196 outputs an image, 64 a block, 6 groups
     ("limit.grid", {"N": 1 << 15}, {"split_image": True}, "gfx942", "65536"),
     ("limit.grid", {"N": 1 << 13, "direction": "bwd_weight"}, {"split_k": 1 << 16, **tile(block=(64, 16, 16))}, "gfx942",
