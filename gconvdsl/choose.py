@@ -159,11 +159,21 @@ def _candidates(problem: ConvProblem, config: KernelConfig, target: str, arch: s
         return
     from .lower_depthwise import is_depthwise
 
+    if _beyond_limits(problem, arch):
+        yield config.resolved(tile=None, pipeline=config.pipeline[:1])
+        return
     if _is_free(config) and is_depthwise(problem):
         yield config
     config = _with_tile(problem, config, arch, passed)
     for name in _pipelines(config):
         yield _with_pipeline(config, name)
+
+
+def _beyond_limits(problem: ConvProblem, arch: str) -> bool:
+    """Whether the sizes alone are refused; asked first, since the search for a tile looks at every stride phase."""
+    from .rules import check
+
+    return any(violation.rule.startswith("limit.") for violation in check(problem, KernelConfig(), arch))
 
 
 def _is_free(config: KernelConfig) -> bool:
@@ -202,8 +212,8 @@ def _pipelines(config: KernelConfig) -> tuple[str, ...]:
 
 
 def _with_chosen_tile(problem: ConvProblem, config: KernelConfig, arch: str) -> KernelConfig:
-    """With a tile and merged groups for the first pipeline that has them; without if none has, and the rules then say why."""
-    from .tiles import default_config
+    """With a tile and merged groups for the first pipeline that has them; if none has, with one that the rules then refuse."""
+    from .tiles import closest_tile, default_config
 
     for name in _pipelines(config):
         try:
@@ -211,7 +221,7 @@ def _with_chosen_tile(problem: ConvProblem, config: KernelConfig, arch: str) -> 
         except NoKernelError:
             continue
         return config.resolved(tile=chosen.tile, num_groups_to_merge=chosen.num_groups_to_merge)
-    return config.resolved(tile=None)
+    return config.resolved(tile=closest_tile(problem, arch, config.resolved(tile=None)))
 
 
 def _tile_misfit(problem: ConvProblem, config: KernelConfig, arch: str) -> str:
