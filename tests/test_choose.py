@@ -75,6 +75,19 @@ def test_nothing_left_is_an_error_that_lists_everything(stub: StubBackend) -> No
     assert all(name in text for name in ("compv4", "compv3", "basic_v1")) and text.count("stubcc") == 3
 
 
+@pytest.mark.parametrize("changes, rule", [
+    ({"stride": 10**30, "direction": "bwd_data"}, "limit.index"),          # as many stride phases are not to be looked at one by one
+    ({"stride": 2**14, "direction": "bwd_data"}, "limit.grid"),
+    ({"N": 2**29}, "limit.grid"),                                          # too many blocks for any tile
+])
+def test_sizes_beyond_the_limits_are_refused_by_a_rule(stub: StubBackend, changes: dict[str, Any], rule: str) -> None:
+    for config in (KernelConfig(), KernelConfig(pipeline="basic_v1"), KernelConfig(pipeline="compv4 -> basic_v1")):
+        with pytest.raises(gconv.GconvError) as caught:
+            decide(stub, config, PROBLEM.replace(**changes))
+        assert caught.value.code in ("rule.violated", "kernel.none") and rule in str(caught.value)
+    assert stub.compiled == []
+
+
 def test_a_tile_of_another_family_is_replaced_and_said_once(stub: StubBackend) -> None:
     foreign = Tile(block=(64, 32, 64), waves=(2, 1, 1), wave_tile=(16, 8, 16))
     with pytest.warns(FallbackWarning, match="wave_tile"):
