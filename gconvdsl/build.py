@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .config import KernelConfig
+from .families import find_family
 from .problem import ConvProblem
 from .spec import KernelSpec
 
@@ -30,16 +31,16 @@ class Built:
 def lower(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, target: str, arch: str) -> Lowered:
     """Source text and plan for a target by name; `lower_cpu` serves cpu, the others run blocks of threads.
 
-    There a configuration without a pipeline stands for the depthwise family, one with a pipeline for implicit GEMM.
+    There a configuration without a pipeline stands for a family of its own (depthwise, direct), one with a pipeline for
+    implicit GEMM.
     """
     if target == "cpu":
         from .lower_cpu import lower_cpu
 
         return lower_cpu(spec, problem, config, arch)
-    if not config.pipeline:
-        from .lower_depthwise import lower_depthwise
-
-        return lower_depthwise(spec, problem, config, arch)
+    family = find_family(problem, config, arch)
+    if family is not None:
+        return family(spec, problem, config, arch)
     from .lower import lower as lower_gpu
 
     return lower_gpu(spec, problem, config, arch)

@@ -17,6 +17,7 @@ from . import env
 from .build import Built, build, lower
 from .config import KernelConfig, Tile
 from .errors import CompileError, GconvError, LaunchError, NoKernelError, error
+from .families import find_family
 from .pipelines import PIPELINES
 from .problem import ConvProblem
 from .spec import KernelSpec
@@ -157,12 +158,10 @@ def _candidates(problem: ConvProblem, config: KernelConfig, target: str, arch: s
     if target == "cpu":
         yield config
         return
-    from .lower_depthwise import is_depthwise
-
     if _beyond_limits(problem, arch):
         yield config.resolved(tile=None, pipeline=config.pipeline[:1])
         return
-    if _is_free(config) and is_depthwise(problem):
+    if find_family(problem, config, arch) is not None:
         yield config
     config = _with_tile(problem, config, arch, passed)
     for name in _pipelines(config):
@@ -174,11 +173,6 @@ def _beyond_limits(problem: ConvProblem, arch: str) -> bool:
     from .rules import check
 
     return any(violation.rule.startswith("limit.") for violation in check(problem, KernelConfig(), arch))
-
-
-def _is_free(config: KernelConfig) -> bool:
-    """Whether nothing is asked for that only implicit GEMM has."""
-    return config.identity() == KernelConfig().identity()
 
 
 def _with_pipeline(config: KernelConfig, name: str) -> KernelConfig:

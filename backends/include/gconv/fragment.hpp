@@ -32,7 +32,7 @@ GCONV_DEVICE void copy_words(unsigned (&r)[Words], const void* from) {
 // Operands of AMD matrix instructions: lane l holds PerLane consecutive k of row l % Rows, starting at k = l / Rows * PerLane.
 template <class T, int Rows, int K, int PerLane>
 struct LaneRows {
-  static constexpr int kWords = PerLane * (int)sizeof(T) / 4;
+  static constexpr int kPerLane = PerLane, kWords = PerLane * (int)sizeof(T) / 4;
   static GCONV_DEVICE int offset(int pitch) {
     int lane = hw::lane_id();
     return lane % Rows * pitch + (K == PerLane ? 0 : lane / Rows * PerLane);

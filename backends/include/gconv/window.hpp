@@ -84,6 +84,11 @@ struct WindowOperand {
     h = start<S::Stride::h, S::Dilation::h, S::Filter::h>(o.h, a.pad[1]);
     w = start<S::Stride::w, S::Dilation::w, S::Filter::w>(o.w, a.pad[2]);
   }
+  // The same for any tensor, from a group and the window's first pixel.
+  GCONV_DEVICE WindowOperand(const ConvArgs& a, const void* tensor, const TensorView& view, const int (&sizes)[3], int group, int n, int d0,
+                             int h0, int w0)
+      : args(&a), base(element_at<In>(tensor, n * view.n + (long long)group * view.g)), stride(byte_strides<Offset, In>(view)),
+        images(a.N - n), d(d0), h(h0), w(w0), extent{sizes[0], sizes[1], sizes[2]}, channel0(group * (S::kCg / S::kPack)) {}
   template <int Stride, int Dilation, int Filter>
   static GCONV_DEVICE int start(int origin, int pad) {
     return kForwardX ? origin * Stride - pad : origin + pad - (Filter - 1) * Dilation;

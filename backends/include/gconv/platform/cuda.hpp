@@ -25,6 +25,7 @@ __device__ __forceinline__ void barrier() { __syncthreads(); }
 __device__ __forceinline__ void raise_priority() {}
 __device__ __forceinline__ void lower_priority() {}
 #define GCONV_SCHED_GROUP_BARRIER(mask, size, group)
+#define GCONV_SCHED_BARRIER()
 __device__ __forceinline__ unsigned multiply_high(unsigned a, unsigned b) { return __umulhi(a, b); }
 
 __device__ __forceinline__ float f16_to_float(unsigned short bits) {
@@ -54,6 +55,10 @@ __device__ __forceinline__ Raw<Bytes> load_or_zero(const void* base, Offset offs
 __device__ __forceinline__ unsigned lds_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(lds_address(row)) : "memory");
+}
+__device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(lds_address(row)) : "memory");
 }
 __device__ __forceinline__ void ldmatrix_x2(unsigned (&r)[2], const void* row) {

@@ -1,0 +1,32 @@
+"""Families of kernels beside implicit GEMM, for targets that run blocks of threads.
+
+A family is taken when nothing of tile, pipeline or options is asked for and it serves the problem on the arch; its configuration is
+the empty one. In order: the first that serves wins.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Callable
+
+from .config import KernelConfig
+from .problem import ConvProblem
+from .spec import KernelSpec
+
+if TYPE_CHECKING:
+    from .plan import Lowered
+
+__all__ = ["find_family"]
+
+Lowering = Callable[[KernelSpec, ConvProblem, KernelConfig, str], "Lowered"]
+
+
+def find_family(problem: ConvProblem, config: KernelConfig, arch: str) -> Lowering | None:
+    """The lowering of the family for a problem, or None: implicit GEMM."""
+    if config.identity() != KernelConfig().identity():
+        return None
+    from .lower_depthwise import is_depthwise, lower_depthwise
+    from .lower_direct_weight import is_direct_weight, lower_direct_weight
+
+    if is_depthwise(problem):
+        return lower_depthwise
+    return lower_direct_weight if is_direct_weight(problem, arch) else None
