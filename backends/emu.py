@@ -15,16 +15,16 @@ from .. import env
 from ..errors import GconvError, error
 from . import toolchain
 from .base import Artifact, Backend, Detection, get
-from .emu_memory import AddressSpace, EmuBuffer
+from .emu_memory import AddressSpace
 
 if TYPE_CHECKING:
     from ..plan import Launch, Plan
     from .emu_decode import Instruction
-    from .emu_run import Program, Stopped
+    from .emu_run import Observer, Program, Stopped
 
 __all__ = ["EmuBackend", "EmuModule"]
 
-_LIMIT = 60.0       # seconds for one disassembly
+_LIMIT = 60.0  # seconds for one disassembly
 
 
 class EmuModule:
@@ -53,14 +53,23 @@ class EmuModule:
             self._programs[key] = Program(self.instructions, self.code.kernels[name], removed)
         return self._programs[key]
 
-    def run(self, launch: Launch, args: bytes, memory: AddressSpace, removed: frozenset[int] = frozenset()) -> None:
-        """One launch, to its end. Raises `LaunchError`."""
+    def run(
+        self,
+        launch: Launch,
+        args: bytes,
+        memory: AddressSpace,
+        removed: frozenset[int] = frozenset(),
+        observe: Observer | None = None,
+    ) -> None:
+        """One launch, to its end; ``observe`` sees every instruction with the group that executed it. Raises `LaunchError`."""
         from .emu_run import Grid, Stopped, TimeOut, execute
 
         limit = env.get("GCONV_RUN_TIMEOUT")
         grid = Grid(launch.grid, launch.block, launch.shared)
         try:
-            self.executed += execute(self.function(launch.kernel, removed), grid, args, memory, time.perf_counter() + limit)
+            self.executed += execute(
+                self.function(launch.kernel, removed), grid, args, memory, time.perf_counter() + limit, observe
+            )
         except Stopped as stopped:
             raise _failure(stopped, launch.kernel) from None
         except TimeOut:
@@ -115,9 +124,6 @@ class EmuBackend(Backend):
     def allocate(self, nbytes: int) -> Any:
         return self.memory.allocate(nbytes)
 
-    def upload(self, buffer: EmuBuffer, array: Any) -> None:
-        super().upload(buffer, array)
-
 
 @lru_cache(maxsize=64)
 def _disassembled(path: Path) -> tuple[Instruction, ...]:
@@ -125,7 +131,9 @@ def _disassembled(path: Path) -> tuple[Instruction, ...]:
     from .emu_decode import Fault, parse
 
     tool = toolchain.require("objdump", "emu")
-    done = toolchain.run([tool.command, "-d", "-l", str(path)], environment=toolchain.clean_environment("objdump"), cwd=path.parent, limit=_LIMIT)
+    done = toolchain.run(
+        [tool.command, "-d", "-l", str(path)], environment=toolchain.clean_environment("objdump"), cwd=path.parent, limit=_LIMIT
+    )
     if done.status != 0:
         raise error("launch.load", path=str(path), reason=f"{tool.title} could not disassemble it: {done.text[:200]}")
     try:
@@ -139,6 +147,16 @@ def _failure(stopped: Stopped, kernel: str) -> GconvError:
     where = f"{ins.text} at {ins.pc:#x}{f' ({ins.place})' if ins.place else ''}" if ins else "start"
     who = f", block {stopped.block}, wave {stopped.wave}" if stopped.block is not None else ""
     lane = f", lane {stopped.lane}" if stopped.lane is not None else ""
-    return error("launch.emu", kernel=kernel, reason=f"{where}{who}{lane}: {stopped.reason}", instruction=ins.text if ins else "", pc=ins.pc if ins else 0,
-                 place=ins.place if ins else "", block=stopped.block, wave=stopped.wave, lane=stopped.lane, fault=stopped.reason,
-                 hint="" if ins and ins.place else "With GCONV_DEBUG=1 the kernel's source line is named too.")
+    return error(
+        "launch.emu",
+        kernel=kernel,
+        reason=f"{where}{who}{lane}: {stopped.reason}",
+        instruction=ins.text if ins else "",
+        pc=ins.pc if ins else 0,
+        place=ins.place if ins else "",
+        block=stopped.block,
+        wave=stopped.wave,
+        lane=stopped.lane,
+        fault=stopped.reason,
+        hint="" if ins and ins.place else "With GCONV_DEBUG=1 the kernel's source line is named too.",
+    )

@@ -20,9 +20,20 @@ VCC, TTMP, M0, NULL, EXEC, SCC, SHARED_BASE = 106, 108, 124, 125, 126, 128, 130
 SCALARS = 140
 """Scalar registers kept for a wave."""
 
-_NAMED = {"vcc": (VCC, 2), "vcc_lo": (VCC, 1), "vcc_hi": (VCC + 1, 1), "exec": (EXEC, 2), "exec_lo": (EXEC, 1), "exec_hi": (EXEC + 1, 1),
-          "m0": (M0, 1), "null": (NULL, 2), "scc": (SCC, 1), "flat_scratch": (SHARED_BASE + 4, 2), "flat_scratch_lo": (SHARED_BASE + 4, 1),
-          "flat_scratch_hi": (SHARED_BASE + 5, 1)}
+_NAMED = {
+    "vcc": (VCC, 2),
+    "vcc_lo": (VCC, 1),
+    "vcc_hi": (VCC + 1, 1),
+    "exec": (EXEC, 2),
+    "exec_lo": (EXEC, 1),
+    "exec_hi": (EXEC + 1, 1),
+    "m0": (M0, 1),
+    "null": (NULL, 2),
+    "scc": (SCC, 1),
+    "flat_scratch": (SHARED_BASE + 4, 2),
+    "flat_scratch_lo": (SHARED_BASE + 4, 1),
+    "flat_scratch_hi": (SHARED_BASE + 5, 1),
+}
 _FLOATS = {"0.15915494": 0x3E22F983, "0.15915494309189532": 0x3E22F983}
 _REGISTER = re.compile(r"(v|a|s|ttmp)(?:\[(\d+):(\d+)\]|(\d+))(\.[lh])?")
 _LINE = re.compile(r"^\t(\S+)(?:\s+(.*?))?\s*// ([0-9A-F]{8,16}): ((?:[0-9A-F]{8} ?)+)")
@@ -130,12 +141,23 @@ def _instruction(number: int, pc: int, size: int, mnemonic: str, rest: str, plac
     if "::" in rest:
         first, second = rest.split("::")
         name, _, others = second.strip().partition(" ")
-        parts = tuple(_instruction(number, pc, size, half.replace("v_dual_", "v_"), operands, place)
-                      for half, operands in ((mnemonic, first), (name, others)))
+        parts = tuple(
+            _instruction(number, pc, size, half.replace("v_dual_", "v_"), operands, place)
+            for half, operands in ((mnemonic, first), (name, others))
+        )
         return Instruction(number, pc, size, "dual", text, parts=parts, place=place)
     operands, modifiers = _split(rest)
-    return Instruction(number, pc, size, _SUFFIX.sub("", mnemonic), text, tuple(map(_operand, operands)), modifiers, place=place,
-                       sdwa=mnemonic.endswith("_sdwa"))
+    return Instruction(
+        number,
+        pc,
+        size,
+        _SUFFIX.sub("", mnemonic),
+        text,
+        tuple(map(_operand, operands)),
+        modifiers,
+        place=place,
+        sdwa=mnemonic.endswith("_sdwa"),
+    )
 
 
 def _split(text: str) -> tuple[list[str], dict[str, str]]:

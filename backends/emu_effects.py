@@ -20,12 +20,33 @@ from .emu_waits import register_name
 __all__ = ["Effects", "apply_poison", "effects", "find_poison"]
 
 _NO_RESULT = ("s_cmp", "s_bitcmp", "s_cbranch", "s_branch", "s_wait", "s_barrier", "s_endpgm", "s_nop")
-_KEEPS_SCC = ("s_mov", "s_mul_", "s_cselect", "s_load", "s_getpc", "s_getreg", "s_cvt", "s_mulk", "s_pack", "s_sext", "s_brev", "s_ctz", "s_ff1", "s_clz",
-              "s_flbit", "s_cmov", "s_add_nc", "s_sub_nc", "s_bfm")
+_KEEPS_SCC = (
+    "s_mov",
+    "s_mul_",
+    "s_cselect",
+    "s_load",
+    "s_getpc",
+    "s_getreg",
+    "s_cvt",
+    "s_mulk",
+    "s_pack",
+    "s_sext",
+    "s_brev",
+    "s_ctz",
+    "s_ff1",
+    "s_clz",
+    "s_flbit",
+    "s_cmov",
+    "s_add_nc",
+    "s_sub_nc",
+    "s_bfm",
+)
 _READS_SCC = re.compile(r"s_(addc|subb|add_co_ci|sub_co_ci)_u32|s_cselect_.*|s_cmov_.*|s_cbranch_scc.")
 _READS_TARGET = re.compile(r"[sv]_(fmac|mac)_.*|s_(mulk|addk)_.*|s_cmov_.*|v_writelane_b32")
 _BITWISE = re.compile(r"s_(and|or|xor|andn2|and_not1|orn2|or_not1|nand|nor|xnor|not|mov|cselect)_b(32|64)")
-_SECOND_RESULT = re.compile(r"v_(add|sub|subrev|addc|subb|subbrev)(_co|_co_ci)_u32|v_mad(_co)?_[ui]64_[ui]32|v_div_scale_f(32|64)")
+_SECOND_RESULT = re.compile(
+    r"v_(add|sub|subrev|addc|subb|subbrev)(_co|_co_ci)_u32|v_mad(_co)?_[ui]64_[ui]32|v_div_scale_f(32|64)"
+)
 _LOW_FROM_LOW = re.compile(r"v_mad(_co)?_[ui]64_[ui]32|v_lshl_add_u64|v_lshlrev_b64|v_(add|sub)_nc_u64|v_mul_u64")
 """64-bit instructions whose low word depends on low words only: compilers leave high words undefined that they do not need."""
 _MEMORY = ("global_", "flat_", "buffer_", "scratch_")
@@ -66,7 +87,9 @@ def effects(ins: Instruction, wave: int) -> Effects:
     name = ins.name
     if name == "dual":
         parts = [effects(part, wave) for part in ins.parts]
-        return Effects(parts[0].reads | parts[1].reads, parts[0].writes | parts[1].writes, "vector", masks=parts[0].masks | parts[1].masks)
+        return Effects(
+            parts[0].reads | parts[1].reads, parts[0].writes | parts[1].writes, "vector", masks=parts[0].masks | parts[1].masks
+        )
     if name.startswith("s_"):
         return _scalar(ins, wave)
     if name.startswith(_MEMORY):
@@ -81,11 +104,11 @@ def effects(ins: Instruction, wave: int) -> Effects:
 def _scalar(ins: Instruction, wave: int) -> Effects:
     name = ins.name
     if name.startswith("s_cbranch"):
-        of = {"scc": {SGPR + SCC}, "vcc": _pair(VCC, wave), "exe": _pair(EXEC, wave)}[name[10:13]]
-        return Effects(frozenset(of), frozenset(), "decide", frozenset(of))
+        condition = {"scc": {SGPR + SCC}, "vcc": _pair(VCC, wave), "exe": _pair(EXEC, wave)}[name[10:13]]
+        return Effects(frozenset(condition), frozenset(), "decide", frozenset(condition))
     if name.startswith(("s_load", "s_buffer_load")):
-        reads = frozenset(_registers(ins.operands[1:]))
-        return Effects(reads, frozenset(_registers(ins.operands[:1])), "decide", reads)
+        address = frozenset(_registers(ins.operands[1:]))
+        return Effects(address, frozenset(_registers(ins.operands[:1])), "decide", address)
     if name.startswith(_NO_RESULT) and not name.startswith(("s_cmp", "s_bitcmp")):
         return Effects(frozenset(), frozenset(), "scalar")
     result = 0 if name.startswith(("s_cmp", "s_bitcmp")) else 1
@@ -113,11 +136,13 @@ def _memory(ins: Instruction) -> Effects:
 
 def _lds(ins: Instruction) -> Effects:
     writes = "write" in ins.name or "store" in ins.name
-    reads = _registers(ins.operands[0 if writes else 1:])
+    reads = _registers(ins.operands[0 if writes else 1 :])
     deciding = _registers(ins.operands[:1] if writes else ins.operands[1:2])
     if "permute" in ins.name or "swizzle" in ins.name:
         deciding = reads
-    return Effects(frozenset(reads), frozenset() if writes else frozenset(_registers(ins.operands[:1])), "lds", frozenset(deciding))
+    return Effects(
+        frozenset(reads), frozenset() if writes else frozenset(_registers(ins.operands[:1])), "lds", frozenset(deciding)
+    )
 
 
 def _vector(ins: Instruction, wave: int) -> Effects:
@@ -126,7 +151,7 @@ def _vector(ins: Instruction, wave: int) -> Effects:
         named = len(operands) == 3
         target = _registers(operands[:1]) if named else _pair(EXEC, wave) if name.startswith("v_cmpx") else _pair(VCC, wave)
         extra = _pair(EXEC, wave) if name.startswith("v_cmpx") else set()
-        return Effects(frozenset(_registers(operands[1 if named else 0:])), frozenset(target | extra), "mask")
+        return Effects(frozenset(_registers(operands[1 if named else 0 :])), frozenset(target | extra), "mask")
     if name in ("v_readfirstlane_b32", "v_readlane_b32") or name.startswith("v_s_"):
         return Effects(frozenset(_registers(operands[1:])), frozenset(_registers(operands[:1])), "lane")
     results = 2 if _SECOND_RESULT.fullmatch(name) else 1
@@ -140,8 +165,18 @@ def _vector(ins: Instruction, wave: int) -> Effects:
         reads |= _registers(operands[:1])
     if name == "v_swap_b32":
         writes |= reads
-    high = {operand.registers()[1] for operand in operands[results:] if operand.kind in "vs" and operand.count == 2} if _LOW_FROM_LOW.fullmatch(name) else set()
-    return Effects(frozenset(reads), frozenset(writes), "vector", masks=frozenset(masks), high=frozenset(high - _low_words(operands[results:])))
+    high = (
+        {operand.registers()[1] for operand in operands[results:] if operand.kind in "vs" and operand.count == 2}
+        if _LOW_FROM_LOW.fullmatch(name)
+        else set()
+    )
+    return Effects(
+        frozenset(reads),
+        frozenset(writes),
+        "vector",
+        masks=frozenset(masks),
+        high=frozenset(high - _low_words(operands[results:])),
+    )
 
 
 def _low_words(operands: Iterable[Any]) -> set[int]:
@@ -149,6 +184,7 @@ def _low_words(operands: Iterable[Any]) -> set[int]:
 
 
 # --- poison
+
 
 def find_poison(group: Group, ins: Instruction, e: Effects) -> dict[int, Any] | None:
     """What the registers written will have of undefined lanes or bits; None where nothing undefined is read. Raises `Fault` where
@@ -159,7 +195,7 @@ def find_poison(group: Group, ins: Instruction, e: Effects) -> dict[int, Any] | 
     if e.kind in ("decide", "lds"):
         return None
     if e.kind == "matrix":
-        return dict(zip(ins.operands[0].registers(), matrix_poison(ins, group.batch.kernel, group)))
+        return dict(zip(ins.operands[0].registers(), matrix_poison(ins, group.batch.kernel, group), strict=True))
     if e.kind in ("scalar", "bits"):
         return _scalar_poison(group, e)
     lanes = _lane_poison(group, e)

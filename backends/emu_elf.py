@@ -12,7 +12,16 @@ from pathlib import Path
 
 __all__ = ["ACC", "CodeObject", "Descriptor", "MACHINES", "read_code_object"]
 
-MACHINES = {0x30: "gfx908", 0x3F: "gfx90a", 0x4C: "gfx942", 0x4F: "gfx950", 0x41: "gfx1100", 0x48: "gfx1200", 0x4E: "gfx1201", 0x49: "gfx1250"}
+MACHINES = {
+    0x30: "gfx908",
+    0x3F: "gfx90a",
+    0x4C: "gfx942",
+    0x4F: "gfx950",
+    0x41: "gfx1100",
+    0x48: "gfx1200",
+    0x4E: "gfx1201",
+    0x49: "gfx1250",
+}
 """Low byte of the ELF flags -> arch."""
 
 ACC = 256
@@ -21,8 +30,13 @@ ACC = 256
 _UNIFIED = ("gfx90a", "gfx942", "gfx950")
 _SYMBOL_TABLES = (2, 11)
 _USER_SGPRS = (
-    ("private_segment_buffer", 4), ("dispatch_ptr", 2), ("queue_ptr", 2), ("kernarg_segment_ptr", 2), ("dispatch_id", 2),
-    ("flat_scratch_init", 2), ("private_segment_size", 1),
+    ("private_segment_buffer", 4),
+    ("dispatch_ptr", 2),
+    ("queue_ptr", 2),
+    ("kernarg_segment_ptr", 2),
+    ("dispatch_id", 2),
+    ("flat_scratch_init", 2),
+    ("private_segment_size", 1),
 )
 
 
@@ -30,7 +44,8 @@ _USER_SGPRS = (
 class Descriptor:
     """One kernel: address of its first instruction; bytes of LDS a block, scratch a lane, arguments; lanes of a wave; registers it may
     use (vgprs, agprs, sgprs); which SGPRs are filled at the start, in order, as (name, count), how many are
-    reserved for them, and the axes of the block number that follow."""
+    reserved for them, and the axes of the block number that follow, and the scratch
+    offset of the wave."""
 
     name: str
     arch: str
@@ -45,6 +60,7 @@ class Descriptor:
     inputs: tuple[tuple[str, int], ...]
     user_sgprs: int
     block_axes: tuple[bool, bool, bool]
+    scratch_offset: bool
     preload: int
 
     @property
@@ -96,7 +112,7 @@ def _symbols(data: bytes) -> dict[str, int]:
         for at in range(offset, offset + size, 24):
             name, value = struct.unpack_from("<I4xQ", data, at)
             start = strings + name
-            found[data[start:data.index(b"\0", start)].decode()] = value
+            found[data[start : data.index(b"\0", start)].decode()] = value
     return found
 
 
@@ -105,7 +121,7 @@ def _at(data: bytes, address: int, count: int) -> bytes:
     for i in range(entries):
         kind, _, start, virtual, _, size = struct.unpack_from("<IIQQQQ", data, offset + 56 * i)
         if kind == 1 and virtual <= address < virtual + size:
-            return data[start + address - virtual:][:count]
+            return data[start + address - virtual :][:count]
     raise ValueError(f"address {address:#x} lies outside its segments")
 
 
@@ -116,14 +132,28 @@ def _descriptor(name: str, arch: str, kd: bytes, address: int) -> Descriptor:
     vgprs, agprs = _vector_registers(arch, rsrc1, rsrc3)
     inputs = tuple(row for bit, row in enumerate(_USER_SGPRS) if properties >> bit & 1)
     gfx9 = arch.startswith("gfx9")
-    return Descriptor(name, arch, address + entry, lds, scratch, kernargs, 32 if properties >> 10 & 1 else 64, vgprs, agprs,
-                      ((rsrc1 >> 6 & 15) // 2 + 1) * 16 if gfx9 else 106, inputs, rsrc2 >> 1 & 31,
-                      (bool(rsrc2 >> 7 & 1), bool(rsrc2 >> 8 & 1), bool(rsrc2 >> 9 & 1)), preload & 0x7F)
+    return Descriptor(
+        name,
+        arch,
+        address + entry,
+        lds,
+        scratch,
+        kernargs,
+        32 if properties >> 10 & 1 else 64,
+        vgprs,
+        agprs,
+        ((rsrc1 >> 6 & 15) // 2 + 1) * 16 if gfx9 else 106,
+        inputs,
+        rsrc2 >> 1 & 31,
+        (bool(rsrc2 >> 7 & 1), bool(rsrc2 >> 8 & 1), bool(rsrc2 >> 9 & 1)),
+        bool(rsrc2 & 1),
+        preload & 0x7F,
+    )
 
 
 def _vector_registers(arch: str, rsrc1: int, rsrc3: int) -> tuple[int, int]:
     granules = (rsrc1 & 0x3F) + 1
-    if arch in _UNIFIED:        # one file, split at the accumulation offset
+    if arch in _UNIFIED:  # one file, split at the accumulation offset
         total, offset = granules * 8, ((rsrc3 & 0x3F) + 1) * 4
         return min(total, offset, 256), max(total - offset, 0)
     if arch == "gfx908":

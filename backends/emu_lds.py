@@ -1,8 +1,8 @@
-"""LDS of a batch of blocks, and who touched which half word since the last barrier.
+"""LDS of a batch of blocks, and which waves touched which half word since the last barrier.
 
-Every half word carries two stamps: of its last write and of its last read. A stamp is epoch * 64 + wave + 1, the epoch counting the
-barriers a wave has passed; 0 means never written. Two waves race on a half word if one writes it and the other touches it without a
-barrier in between that covers both: an operation still in flight at a barrier counts as taking place after it.
+For every half word the emulator keeps whether it was ever written, and a set of the waves that wrote (bits 0 to 31) or read (bits 32 to
+63) it in this interval between barriers. Two waves race on a half word if one writes it and the other touches it in one interval. An
+operation still in flight when its wave arrives at a barrier counts for the next interval too: the barrier does not cover it.
 """
 
 from __future__ import annotations
@@ -18,213 +18,183 @@ from .emu_waits import Event, LdsAccess
 
 __all__ = ["Lds", "lds_instruction"]
 
-_MANY, _FLYING = 63, 1 << 30
-_UNWRITTEN = 0x7FC07FC0
-_BOTH = np.int64(0x1_0000_0001)
-_LOW = np.int64(0xFFFFFFFF)
+_UNWRITTEN = 0x7FC0  # a NaN as bf16 and fp16, two of them as fp32
+_WRITERS = np.uint64(0xFFFFFFFF)
 
 
 class Lds:
-    """``nbytes`` of LDS for each of ``blocks`` blocks of ``waves`` waves."""
+    """``nbytes`` of LDS for each of ``blocks`` blocks of ``waves`` waves.
+
+    ``arrived`` (rows,): the wave has arrived at a barrier that it has not passed.
+    """
 
     def __init__(self, blocks: int, waves: int, nbytes: int) -> None:
         self.nbytes, self.waves = nbytes, waves
-        self.per_block = -(-nbytes // 16) * 4
-        self.words = np.full(blocks * self.per_block + 4, _UNWRITTEN, np.uint32)
-        self.written, self.read = np.zeros(len(self.words), np.int64), np.zeros(len(self.words), np.int64)
-        self.seen = np.ones(blocks * waves, np.int64)      # barriers a wave knows to be past
-        self.epoch = np.ones(blocks * waves, np.int64)     # barriers that its further operations come after
+        self.per_block = -(-nbytes // 16) * 8
+        size = blocks * self.per_block + 8  # inactive lanes access the last 16 bytes
+        self.halves = np.full(size, _UNWRITTEN, np.uint16)
+        self.defined = np.zeros(size, np.uint8)
+        self.defined[-8:] = 1
+        self.users = np.zeros(size if waves > 1 else 0, np.uint64)
+        self.flying = np.zeros(0, bool)  # allocated with the first load that bypasses registers
+        self.arrived = np.zeros(blocks * waves, bool)
+        self._late: list[LdsAccess] = []
 
     # --- addresses
 
-    def _words(self, group: Group, addresses: Array, mask: Array, size: int) -> Array:
-        """Numbers of the first word of each access; of inactive lanes the spare word at the end."""
-        bad = mask & ((addresses < 0) | (addresses + size > self.nbytes))
-        if bad.any():
-            row, lane = map(int, np.argwhere(bad)[0])
-            raise Fault(f"it accesses {size} bytes at {int(addresses[row, lane])} of {self.nbytes} bytes of LDS", row, lane)
-        crooked = mask & (addresses % min(size, 4) != 0)
-        if crooked.any():
-            row, lane = map(int, np.argwhere(crooked)[0])
+    def _units(self, group: Group, addresses: Array, size: int) -> tuple[int, Array]:
+        """Half words that can be moved together, and the numbers of these units: (rows, lanes) or (rows, lanes, pieces)."""
+        if not group.full:
+            addresses = np.where(group.mask, addresses, 0)
+        if int(addresses.max()) + size > self.nbytes or int(addresses.min()) < 0:
+            bad = (addresses + size > self.nbytes) | (addresses < 0)
+            row, lane = map(int, np.argwhere(bad & group.mask)[0] if (bad & group.mask).any() else (0, 0))
+            if (bad & group.mask).any():
+                raise Fault(f"it accesses {size} bytes at {int(addresses[row, lane])} of {self.nbytes} bytes of LDS", row, lane)
+        together = int(np.bitwise_or.reduce(addresses, axis=None)) | size | 16
+        unit = together & -together
+        if unit < min(size, 4) and size > 1:
+            row, lane = map(int, np.argwhere(addresses % min(size, 4) != 0)[0])
             raise Fault(f"its LDS address {int(addresses[row, lane])} is not aligned to {min(size, 4)} bytes", row, lane)
-        base = (group.rows // self.waves * self.per_block)[:, None]
-        return np.where(mask, base + (addresses >> 2), len(self.words) - 4)
-
-    def _stamps(self, rows: Array) -> tuple[Array, Array]:
-        """(rows,): the stamp of each wave's own operations, and the least stamp that another wave's may conflict with."""
-        return self.epoch[rows] * 64 + rows % self.waves + 1, self.seen[rows] * 64
+        unit = max(unit, 2)
+        base = (group.rows // self.waves * (self.per_block * 2))[:, None]
+        places = base + addresses
+        if not group.full:
+            places = np.where(group.mask, places, (len(self.halves) - 8) * 2)
+        first = places // unit
+        pieces = max(size // unit, 1)
+        return unit // 2, first if pieces == 1 else first[..., None] + np.arange(pieces)
 
     # --- accesses
 
-    def load(self, group: Group, addresses: Array, mask: Array, size: int) -> tuple[Array, Array, list[LdsAccess]]:
-        """(rows, lanes, words) uint32, (rows,) lane bits of values never written, and what is to be kept while in flight."""
-        first = self._words(group, addresses, mask, size)
-        words = first[..., None] + np.arange(max(size // 4, 1)) if size > 4 else first[..., None]
-        found = self.words[words]
-        if size < 4:
-            found = found >> ((addresses & 3) * 8).astype(np.uint32)[..., None] & np.uint32(0xFFFF if size == 2 else 0xFF)
-        halves = _halves(addresses, size)
-        stamps = self.written[words]
-        undefined = _undefined(stamps, halves) & mask
-        self._check(group, stamps, mask, halves, "reads", "wrote")
-        return found, to_bits(undefined), self._note_read(group, words, mask, halves)
+    def load(self, group: Group, addresses: Array, size: int) -> tuple[Array, Any, list[LdsAccess]]:
+        """(rows, lanes, words) uint32, (rows,) lane bits of values never written (0: none), and what is to be kept while in flight."""
+        unit, index = self._units(group, addresses, size)
+        found = self.halves.reshape(-1, unit)[index].reshape(*addresses.shape, -1)
+        known = self.defined.reshape(-1, unit)[index]
+        undefined: Any = 0
+        if not known.all():
+            undefined = to_bits(~known.reshape(*addresses.shape, -1).all(axis=2) & group.mask)
+        words = np.ascontiguousarray(found).view(np.uint32) if size >= 4 else found.astype(np.uint32)
+        if size == 1:
+            words = words >> ((addresses & 1) * 8).astype(np.uint32)[..., None] & np.uint32(0xFF)
+        return words, undefined, self._use(group, unit, index, write=False)
 
-    def store(self, group: Group, addresses: Array, mask: Array, values: Array, size: int, undefined: Array | None = None,
-              copied: bool = False) -> list[LdsAccess]:
-        """Store (rows, lanes, words) where ``mask`` holds. ``undefined``: lanes whose value is poison."""
-        first = self._words(group, addresses, mask, size)
-        words = (first[..., None] + np.arange(max(size // 4, 1)))[mask]
-        halves = _halves(addresses, size)
-        chosen = halves if halves is None else halves[mask]
-        rows = np.broadcast_to(group.rows[:, None], mask.shape)[mask]
-        self._check_write(group, words, rows, chosen)
-        values = values[mask]
-        if size < 4:
-            shift = ((addresses[mask] & 3) * 8).astype(np.uint32)[:, None]
-            keep = ~(np.uint32(0xFFFF if size == 2 else 0xFF) << shift)
-            _scatter_small(self.words, words, keep, (values & np.uint32(0xFFFF if size == 2 else 0xFF)) << shift)
-        else:
-            self.words[words] = values
-        own = self._stamps(rows)[0][:, None] + (_FLYING if copied else 0)
-        if undefined is not None:
-            own = np.where(undefined[mask][:, None], 0, own)
-        self._stamp(self.written, words, own, chosen)
-        if self.waves > 1:
-            self._check_written_once(group, words, rows, own, chosen)
-        return [LdsAccess(words, rows, True, copied)]
+    def store(
+        self, group: Group, addresses: Array, values: Array, size: int, undefined: Array | None = None, copied: bool = False
+    ) -> list[LdsAccess]:
+        """Store (rows, lanes, words). ``undefined``: lanes whose value is poison; ``copied``: by a load that bypasses registers."""
+        unit, index = self._units(group, addresses, size)
+        kept = self._use(group, unit, index, write=True, copied=copied)
+        if size == 1:
+            values = self._with_byte(index, addresses, values)
+        halves = values.astype(np.uint16) if size < 4 else np.ascontiguousarray(values, np.uint32).view(np.uint16)
+        known = np.ones(addresses.shape, np.uint8) if undefined is None else (~undefined).astype(np.uint8)
+        halves = halves.reshape(*index.shape, unit)
+        known = np.broadcast_to(known.reshape(*known.shape, *(1,) * (index.ndim - 1)), halves.shape)
+        if not group.full:
+            index, halves, known = index[group.mask], halves[group.mask], known[group.mask]
+        self.halves.reshape(-1, unit)[index] = halves
+        self.defined.reshape(-1, unit)[index] = known
+        return kept
+
+    def _with_byte(self, index: Array, addresses: Array, values: Array) -> Array:
+        old, shift = self.halves[index].astype(np.uint32), ((addresses & 1) * 8).astype(np.uint32)
+        return (old & ~(np.uint32(0xFF) << shift) | (values[..., 0] & np.uint32(0xFF)) << shift)[..., None]
 
     # --- races
 
-    def _check(self, group: Group, stamps: Array, mask: Array, halves: Array | None, verb: str, other: str) -> None:
-        """Fault where another wave's stamp is not past: ``stamps`` (rows, lanes, words) of 64 bits, both halves."""
-        if self.waves == 1 and not (stamps >= _FLYING).any():
-            return
-        own, past = self._stamps(group.rows)
-        bad = np.zeros(mask.shape, bool)
-        for part in _parts_of(stamps, halves):
-            bad |= ((part >= past[:, None, None]) & (part != own[:, None, None]) & (part % 64 != own[:, None, None] % 64)
-                    | (part >= _FLYING)).any(axis=-1)
-        bad &= mask
-        if bad.any():
-            row, lane = map(int, np.argwhere(bad)[0])
-            part = max(int(p[row, lane].max()) for p in _parts_of(stamps, halves))
-            raise Fault(_race(verb, part, int(group.rows[row] % self.waves), other), row, lane)
-
-    def _check_write(self, group: Group, words: Array, rows: Array, halves: Array | None) -> None:
-        if self.waves == 1 and not (self.written[words] >= _FLYING).any():
-            return
-        own, past = (stamps[:, None] for stamps in self._stamps(rows))
-        for table, other in ((self.written, "wrote"), (self.read, "read")):
-            for part in _parts_of(table[words], halves):
-                bad = ((part >= past) & (part % 64 != own % 64) | (part >= _FLYING)).any(axis=-1)
-                if bad.any():
-                    i = int(np.argmax(bad))
-                    where = int(np.flatnonzero(group.rows == rows[i])[0])
-                    raise Fault(_race("writes", int(part[i].max()), int(rows[i] % self.waves), other), where)
-
-    def _check_written_once(self, group: Group, words: Array, rows: Array, own: Array, halves: Array | None) -> None:
-        """Two waves that write the same half word with the same instruction."""
-        for part in _parts_of(self.written[words], halves):
-            bad = (part != own).any(axis=-1) & (part != 0).all(axis=-1) & (own != 0).all(axis=-1)
-            if bad.any():
-                i = int(np.argmax(bad))
-                where = int(np.flatnonzero(group.rows == rows[i])[0])
-                raise Fault(_race("writes", int(part[i].max()), int(rows[i] % self.waves), "wrote"), where)
-
-    def _note_read(self, group: Group, words: Array, mask: Array, halves: Array | None) -> list[LdsAccess]:
-        if self.waves == 1:
+    def _use(self, group: Group, unit: int, index: Array, write: bool, copied: bool = False) -> list[LdsAccess]:
+        """Check and note an access; what to keep of it while it is in flight."""
+        if self.flying.size:
+            self._check_flying(group, unit, index, write)
+        if copied:
+            self._start_flight(group, unit, index)
+        if self.waves == 1 and not copied:
             return []
-        words = words[mask]
-        rows = np.broadcast_to(group.rows[:, None], mask.shape)[mask]
-        chosen = None if halves is None else halves[mask]
-        self._stamp_read(words, rows, chosen)
-        return [LdsAccess(words, rows, False)]
+        access = LdsAccess(unit, index, group.rows, group.mask if not group.full else None, write, copied)
+        if not copied:
+            for wave, chosen in group.waves():
+                self._use_by(wave, unit, access.of(chosen), write, group, chosen)
+            if self.arrived[group.rows].any():
+                self._late.append(access)
+        return [access]
 
-    def _stamp_read(self, words: Array, rows: Array, halves: Array | None) -> None:
-        """Note readers; of several waves in one epoch "many", which conflicts with every writer."""
-        own, past = (stamps[:, None] for stamps in self._stamps(rows))
-        before = self.read[words]
-        others = np.zeros(words.shape, bool)
-        for part in _parts_of(before, halves):
-            others |= (part >= past) & (part % 64 != own % 64)
-        self._stamp(self.read, words, own, halves)
-        for part in _parts_of(self.read[words], halves):
-            others |= part != own
-        if others.any():
-            many = np.broadcast_to(own // 64 * 64 + _MANY, words.shape)[others]
-            self._stamp(self.read, words[others][:, None], many[:, None], None if halves is None else np.broadcast_to(halves[:, None], words.shape)[others])
+    def _use_by(self, wave: int, unit: int, index: Array, write: bool, group: Group, chosen: Any) -> None:
+        table = self.users.reshape(-1, unit)
+        before = table[index]
+        writer = np.uint64(1 << wave)
+        reader = np.uint64(1 << 32 + wave)
+        conflict = before & ~(writer | reader) if write else before & (_WRITERS & ~writer)
+        if conflict.any():
+            self._race(wave, conflict, write, np.flatnonzero(group.rows % self.waves == wave)[0])
+        table[index] = before | (writer if write else reader)
 
-    def _stamp(self, table: Array, words: Array, stamps: Array, halves: Array | None) -> None:
-        if halves is None:
-            table[words] = stamps * _BOTH
+    @staticmethod
+    def _race(wave: int, conflict: Array, write: bool, row: Any) -> None:
+        bits = int(conflict[conflict != 0][0])
+        other = (bits & -bits).bit_length() - 1
+        done = "wrote" if other < 32 else "read"
+        raise Fault(
+            f"an LDS race: wave {wave} {'writes' if write else 'reads'} what wave {other % 32} {done}, with no barrier in between that "
+            "both operations were complete for",
+            int(row),
+        )
+
+    def arrive(self, group: Group, accesses: list[LdsAccess]) -> None:
+        """Waves arrive at a barrier; ``accesses`` are still in flight."""
+        self.arrived[group.rows] = True
+        if self.waves > 1:
+            self._late += [access.within(group) for access in accesses if not access.copied]
+
+    def release(self, rows: Array) -> None:
+        """The waves of whole blocks pass their barrier: a new interval begins, with what the barrier did not cover."""
+        self.arrived[rows] = False
+        if self.waves == 1:
             return
-        for half in (0, 1):
-            chosen = halves == half
-            if chosen.any():
-                at, shift = words[chosen], np.int64(32 * half)
-                table[at] = table[at] & ~(_LOW << shift) | np.broadcast_to(stamps, words.shape)[chosen] << shift
+        for block in np.unique(rows // self.waves):
+            self.users[block * self.per_block : (block + 1) * self.per_block] = 0
+        late, self._late = self._late, []
+        for access in late:
+            free = ~self.arrived[access.rows]
+            self._mark(access, free)
+            if not free.all():
+                self._late.append(access.only(~free))
 
-    # --- barriers and completion
+    def _mark(self, access: LdsAccess, chosen: Array) -> None:
+        table = self.users.reshape(-1, access.unit)
+        for wave in range(self.waves):
+            index = access.of(chosen & (access.rows % self.waves == wave))
+            table[index] |= np.uint64(1 << wave + (0 if access.write else 32))
+
+    # --- loads that bypass registers
+
+    def _start_flight(self, group: Group, unit: int, index: Array) -> None:
+        if not self.flying.size:
+            self.flying = np.zeros(len(self.halves), bool)
+        self.flying.reshape(-1, unit)[index if group.full else index[group.mask]] = True
+
+    def _check_flying(self, group: Group, unit: int, index: Array, write: bool) -> None:
+        hit = self.flying.reshape(-1, unit)[index]
+        if hit.any():
+            row = int(np.argwhere(hit)[0][0])
+            raise Fault(
+                f"wave {group.rows[row] % self.waves} {'writes' if write else 'reads'} LDS that a load to LDS has not delivered: a wait is missing",
+                row,
+            )
 
     def complete(self, group: Group, accesses: list[LdsAccess]) -> None:
-        """Copies to LDS have arrived: their words now count as written by the wave that waited."""
+        """Loads to LDS have arrived: they count as writes of the wave that waited, from now on."""
         for access in accesses:
             if access.copied:
-                self._restamp(group, access)
-
-    def defer(self, group: Group, accesses: list[LdsAccess]) -> None:
-        """Accesses still in flight at a barrier belong to the time after it."""
-        for access in accesses:
-            if not access.copied:
-                self._restamp(group, access)
-
-    def _restamp(self, group: Group, access: LdsAccess) -> None:
-        mine = slice(None) if group.all else np.isin(access.rows, group.rows)
-        words, rows = access.words[mine], access.rows[mine]
-        if len(rows):
-            if access.write:
-                self.written[words] = self._stamps(rows)[0][:, None] * _BOTH
-            else:
-                self._stamp_read(words, rows, None)
-
-
-def _halves(addresses: Array, size: int) -> Array | None:
-    """Which half of its word a small access touches; None: both."""
-    return None if size >= 4 else addresses >> 1 & 1
-
-
-def _parts_of(stamps: Array, halves: Array | None) -> tuple[Array, ...]:
-    """The stamps to look at: both halves, or the one each lane touches."""
-    low, high = stamps & _LOW, stamps >> np.int64(32)
-    return (low, high) if halves is None else (np.where(halves[..., None] != 0, high, low),)
-
-
-def _undefined(stamps: Array, halves: Array | None) -> Array:
-    """(rows, lanes): something in the access was never written."""
-    found = np.zeros(stamps.shape[:-1], bool)
-    for part in _parts_of(stamps, halves):
-        found |= (part == 0).any(axis=-1)
-    return found
-
-
-def _scatter_small(table: Array, words: Array, keep: Array, values: Array) -> None:
-    """Two lanes may write the two halves of one word: one half at a time."""
-    for low in (True, False):
-        chosen = (keep & np.uint32(0xFFFF) != np.uint32(0xFFFF))[:, 0] == low
-        if chosen.any():
-            at = words[chosen]
-            np.bitwise_and.at(table, at, keep[chosen])
-            np.bitwise_or.at(table, at, values[chosen])
-
-
-def _race(verb: str, stamp: int, wave: int, other: str) -> str:
-    if stamp >= _FLYING:
-        return f"wave {wave} {verb} LDS that a load to LDS has not delivered: a wait is missing"
-    who = "several waves" if stamp % 64 == _MANY else f"wave {stamp % 64 - 1}"
-    return f"an LDS race: wave {wave} {verb} a word that {who} {other}, with no barrier in between that both have waited for"
+                mine = np.isin(access.rows, group.rows)
+                self.flying.reshape(-1, access.unit)[access.of(mine)] = False
+                if self.waves > 1:
+                    self._mark(access, mine)
 
 
 # --- instructions
+
 
 def lds_instruction(ins: Instruction) -> Callable[[Group], None]:
     """``ds_*``: loads, stores and lane permutations."""
@@ -241,7 +211,7 @@ def lds_instruction(ins: Instruction) -> Callable[[Group], None]:
     unit = size * (64 if "st64" in kind or "stride64" in ins.name else 1)
     offsets = [ins.value("offset0") * unit, ins.value("offset1") * unit] if two else [ins.value("offset")]
     if kind.startswith(("write", "store")):
-        return _store(ins, ins.operands[1:1 + len(offsets)], offsets, size)
+        return _store(ins, ins.operands[1 : 1 + len(offsets)], offsets, size)
     return _load(ins, offsets, size, signed)
 
 
@@ -256,7 +226,7 @@ def _load(ins: Instruction, offsets: list[int], size: int, signed: bool) -> Call
     def run(group: Group) -> None:
         lds, accesses, results = group.batch.lds, [], []
         for offset in offsets:
-            found, undefined, kept = lds.load(group, _addresses(group, address, offset), group.mask, size)
+            found, undefined, kept = lds.load(group, _addresses(group, address, offset), size)
             results.append((found, undefined))
             accesses += kept
         for n, (found, undefined) in enumerate(results):
@@ -267,6 +237,7 @@ def _load(ins: Instruction, offsets: list[int], size: int, signed: bool) -> Call
                 group.define_loaded(register, undefined)
         registers = frozenset(range(target.index, target.index + len(offsets) * words))
         group.pending.add(Event(ins, "lds", registers, accesses), group.batch.kernel.generation)
+
     return run
 
 
@@ -276,11 +247,14 @@ def _store(ins: Instruction, data: tuple[Operand, ...], offsets: list[int], size
 
     def run(group: Group) -> None:
         accesses = []
-        for operand, offset in zip(data, offsets):
+        for operand, offset in zip(data, offsets, strict=True):
             values = np.stack([group.read_vector(operand.index + i) for i in range(words)], axis=-1)
             values = values >> np.uint32(16) if high else values
-            accesses += group.batch.lds.store(group, _addresses(group, address, offset), group.mask, values, size, _poisoned(group, operand, words))
+            accesses += group.batch.lds.store(
+                group, _addresses(group, address, offset), values, size, _poisoned(group, operand, words)
+            )
         group.pending.add(Event(ins, "lds", lds=accesses), group.batch.kernel.generation)
+
     return run
 
 
@@ -308,25 +282,31 @@ def _permute(ins: Instruction) -> Callable[[Group], None]:
             rows, lanes = np.nonzero(group.mask)
             result[rows, other[rows, lanes]] = values[rows, lanes]
         _deliver(group, ins, target, result)
+
     return run
 
 
 def _swizzle(ins: Instruction) -> Callable[[Group], None]:
     """``ds_swizzle_b32`` in bit-mask mode: within 32 lanes, lane i receives from ((i & and) | or) ^ xor."""
     target, data = (operand.index for operand in ins.operands[:2])
-    text = ins.modifiers.get("offset", "0")
-    if text.startswith("swizzle(SWAP"):
-        source = lambda lane: lane ^ int(text.strip(")").split(",")[1])     # noqa: E731
-    elif text.isdigit() and int(text) < 0x8000:
-        code = int(text)
-        source = lambda lane: lane & ~31 | ((lane & code & 31 | code >> 5 & 31) ^ code >> 10 & 31)      # noqa: E731
-    else:
-        raise Fault("the emulator does not know this swizzle")
+    source = _swizzled(ins.modifiers.get("offset", "0"))
 
     def run(group: Group) -> None:
         values = np.where(group.mask, group.read_vector(data), np.uint32(0))
-        _deliver(group, ins, target, values[:, source(np.arange(group.lanes))])
+        _deliver(group, ins, target, values[:, source[: group.lanes]])
+
     return run
+
+
+def _swizzled(pattern: str) -> Array:
+    """The lane that each of 64 lanes reads from."""
+    lane = np.arange(64)
+    if pattern.startswith("swizzle(SWAP"):
+        return lane ^ int(pattern.strip(")").split(",")[1])
+    if not pattern.isdigit() or int(pattern) >= 0x8000:
+        raise Fault("the emulator does not know this swizzle")
+    code = int(pattern)
+    return lane & ~31 | ((lane & code & 31 | code >> 5 & 31) ^ code >> 10 & 31)
 
 
 def _deliver(group: Group, ins: Instruction, target: int, values: Any) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Callable
+from typing import Any, Callable
 
 import numpy as np
 
@@ -63,7 +63,7 @@ def _mfma(size: int, depth: int, dtype: str) -> Layout | None:
     lanes_per_row = 64 // size
     elements = depth // lanes_per_row
     if elements < 1 or (dtype != "f32" and elements < 2):
-        return None     # several small matrices in one instruction
+        return None  # several small matrices in one instruction
     lane, e = np.indices((64, size * size // 64))
     row = 4 * (lane // 16) + e if size == 16 else 8 * (e // 4) + 4 * (lane // 32) + e % 4
     place = _places(size, depth, elements, elements)
@@ -105,18 +105,20 @@ def matrix(ins: Instruction, kernel: Descriptor) -> Callable[[Group], None]:
         right = _elements(group, b, layout)[:, layout.b]
         product = np.matmul(left, right.transpose(0, 2, 1)).reshape(len(left), -1)
         product = product[:, back].reshape(len(left), group.lanes, registers)
+        plus: Any
         if c.kind == "v":
-            plus = group.vector[c.index:c.index + registers][:, group.select].view(f32)
+            plus = group.vector[c.index : c.index + registers][:, group.select].view(f32)
         else:
             plus = u32(c.index & 0xFFFFFFFF).view(f32)
-        total = product.transpose(2, 0, 1) + plus       # complete before the first write: C and D may overlap
-        group.vector[target.index:target.index + registers][:, group.select] = total.view(u32)
+        total = product.transpose(2, 0, 1) + plus  # complete before the first write: C and D may overlap
+        group.vector[target.index : target.index + registers][:, group.select] = total.view(u32)
+
     return run
 
 
 def _elements(group: Group, operand: Operand, layout: Layout) -> Array:
     """(rows, lanes * elements) float32."""
-    words = group.vector[operand.index:operand.index + layout.words][:, group.select]
+    words = group.vector[operand.index : operand.index + layout.words][:, group.select]
     words = np.ascontiguousarray(words.transpose(1, 2, 0))
     if layout.replicated and not (words[:, :16] == words[:, 16:]).all():
         row, lane = map(int, np.argwhere((words[:, :16] != words[:, 16:]).any(axis=2))[0])

@@ -7,6 +7,7 @@ here into functions of a `Group`.
 from __future__ import annotations
 
 import bisect
+import threading
 import weakref
 from typing import Any, Callable
 
@@ -17,13 +18,39 @@ from .emu_elf import Descriptor
 from .emu_state import Array, Group
 from .emu_waits import Event
 
-__all__ = ["AddressSpace", "EmuBuffer", "access_size", "scalar_load", "vector_memory"]
+__all__ = ["AddressSpace", "EmuBuffer", "SCRATCH", "access_size", "scalar_load", "vector_memory"]
 
 _FIRST, _GAP = 0x7E00_0000_0000, 1 << 24
-_WORDS = {"dword": 1, "dwordx2": 2, "dwordx3": 3, "dwordx4": 4, "dwordx8": 8, "dwordx16": 16,
-          "b32": 1, "b64": 2, "b96": 3, "b128": 4, "b256": 8, "b512": 16}
-_SMALL = {"ubyte": (1, False), "u8": (1, False), "sbyte": (1, True), "i8": (1, True), "byte": (1, False), "b8": (1, False),
-          "ushort": (2, False), "u16": (2, False), "sshort": (2, True), "i16": (2, True), "short": (2, False), "b16": (2, False)}
+SCRATCH = 0x5C00_0000_0000
+"""Base address of the buffer resource that gfx908 and gfx90a kernels reach their private memory through."""
+_WORDS = {
+    "dword": 1,
+    "dwordx2": 2,
+    "dwordx3": 3,
+    "dwordx4": 4,
+    "dwordx8": 8,
+    "dwordx16": 16,
+    "b32": 1,
+    "b64": 2,
+    "b96": 3,
+    "b128": 4,
+    "b256": 8,
+    "b512": 16,
+}
+_SMALL = {
+    "ubyte": (1, False),
+    "u8": (1, False),
+    "sbyte": (1, True),
+    "i8": (1, True),
+    "byte": (1, False),
+    "b8": (1, False),
+    "ushort": (2, False),
+    "u16": (2, False),
+    "sshort": (2, True),
+    "i16": (2, True),
+    "short": (2, False),
+    "b16": (2, False),
+}
 
 
 class EmuBuffer:
@@ -32,11 +59,11 @@ class EmuBuffer:
     def __init__(self, nbytes: int, address: int) -> None:
         padded = -(-nbytes // 64) * 64 + 64
         self.nbytes, self.address = nbytes, address
-        self._storage = np.zeros(padded + 64, np.uint8)
+        self._storage = np.full(padded + 64, 0xFF, np.uint8)  # NaN of every type: what was not written shows
         offset = -self._storage.ctypes.data % 64
-        self.padded = self._storage[offset:offset + padded]
+        self.padded = self._storage[offset : offset + padded]
         self.array = self.padded[:nbytes]
-        self.words = {n: self.padded[:padded // (4 * n) * 4 * n].view(np.uint32).reshape(-1, n) for n in (1, 2, 4)}
+        self.words = {n: self.padded[: padded // (4 * n) * 4 * n].view(np.uint32).reshape(-1, n) for n in (1, 2, 4)}
         self.halves = self.padded.view(np.uint16)
 
 
@@ -46,14 +73,16 @@ class AddressSpace:
     def __init__(self) -> None:
         self._next = _FIRST
         self._bases: list[int] = []
+        self._lock = threading.Lock()
         self._buffers: weakref.WeakValueDictionary[int, EmuBuffer] = weakref.WeakValueDictionary()
 
     def allocate(self, nbytes: int) -> EmuBuffer:
         """A new buffer; no other is near it."""
-        buffer = EmuBuffer(nbytes, self._next)
-        self._next += (nbytes + _GAP) // 4096 * 4096 + 4096
-        self._buffers[buffer.address] = buffer
-        self._bases = sorted(self._buffers)
+        with self._lock:
+            buffer = EmuBuffer(nbytes, self._next)
+            self._next += (nbytes + _GAP) // 4096 * 4096 + 4096
+            self._buffers[buffer.address] = buffer
+            self._bases = sorted(self._buffers)
         return buffer
 
     def find(self, address: int) -> EmuBuffer | None:
@@ -157,10 +186,11 @@ def _scatter(buffer: EmuBuffer, offsets: Array, values: Array, size: int) -> Non
     table, per = buffer.words[unit // 4], unit // 4
     first = offsets // unit
     for i in range(size // unit):
-        table[first + i] = values[..., i * per:(i + 1) * per]
+        table[first + i] = values[..., i * per : (i + 1) * per]
 
 
 # --- instructions
+
 
 def access_size(name: str) -> tuple[int, bool]:
     """(bytes, sign-extended) of one lane's access, from the instruction's name."""
@@ -186,6 +216,7 @@ def scalar_load(ins: Instruction) -> Callable[[Group], None]:
         for i in range(words):
             group.write_scalar(target + i, extend(found[:, i], size, signed))
         group.pending.add(Event(ins, "scalar", frozenset(ins.operands[0].registers(words))), group.batch.kernel.generation)
+
     return run
 
 
@@ -204,7 +235,9 @@ def extend(values: Array, size: int, signed: bool) -> Array:
     """A small value in a 32-bit register."""
     if not signed or size == 4:
         return values
-    return (values.astype({1: np.uint8, 2: np.uint16}[size]).view({1: np.int8, 2: np.int16}[size])).astype(np.int32).view(np.uint32)
+    return (
+        (values.astype({1: np.uint8, 2: np.uint16}[size]).view({1: np.int8, 2: np.int16}[size])).astype(np.int32).view(np.uint32)
+    )
 
 
 def vector_memory(ins: Instruction, kernel: Descriptor) -> Callable[[Group], None]:
@@ -241,12 +274,15 @@ def _global_place(ins: Instruction, first: bool) -> Place:
 
     def place(group: Group) -> tuple[Any, Array, Array]:
         if base is None:
-            lanes = group.read_vector(address.index).astype(np.uint64) | group.read_vector(address.index + 1).astype(np.uint64) << np.uint64(32)
+            lanes = group.read_vector(address.index).astype(np.uint64) | group.read_vector(address.index + 1).astype(
+                np.uint64
+            ) << np.uint64(32)
             return group.batch.memory, lanes + offset, group.mask
         lanes = group.read_vector(address.index).astype(np.uint64)
-        if ins.flag("scale_offset"):      # a signed index, in units of the access
+        if ins.flag("scale_offset"):  # a signed index, in units of the access
             lanes = lanes.astype(np.uint32).view(np.int32).astype(np.int64).view(np.uint64)
         return group.batch.memory, group.read_scalar64(base.index)[:, None] + (lanes << shift) + offset, group.mask
+
     return place
 
 
@@ -259,6 +295,9 @@ def _buffer_place(ins: Instruction, size: int, kernel: Descriptor) -> Place:
 
     def place(group: Group) -> tuple[Any, Array, Array]:
         base = group.read_scalar64(resource.index) & np.uint64(0xFFFFFFFFFFFF)
+        memory: Any = group.batch.memory
+        if base[0] == SCRATCH:
+            memory, base = _Scratch(group), base - np.uint64(SCRATCH)
         check_resource(group, resource.index, kernel)
         limit = group.read_scalar(resource.index + 2).astype(np.int64)
         start = _scalar_value(group, scalar).astype(np.int64)
@@ -266,7 +305,8 @@ def _buffer_place(ins: Instruction, size: int, kernel: Descriptor) -> Place:
         if ins.flag("offen"):
             lanes += group.read_vector(offset_operand.index)
         inside = lanes + size <= (limit - start)[:, None]
-        return group.batch.memory, base[:, None] + (lanes + start[:, None]).astype(np.uint64), inside & group.mask
+        return memory, base[:, None] + (lanes + start[:, None]).astype(np.uint64), inside & group.mask
+
     return place
 
 
@@ -296,12 +336,18 @@ class _Scratch:
         bad = mask & (offsets + np.uint64(size) > np.uint64(self.array.shape[2]))
         if bad.any():
             row, lane = map(int, np.argwhere(bad)[0])
-            raise Fault(f"it accesses {size} bytes at {int(offsets[row, lane])} of {self.array.shape[2]} bytes of scratch", row, lane)
+            raise Fault(
+                f"it accesses {size} bytes at {int(offsets[row, lane])} of {self.array.shape[2]} bytes of scratch", row, lane
+            )
 
     def load(self, offsets: Array, mask: Array, size: int) -> Array:
         """As `AddressSpace.load`."""
         self._check(offsets, mask, size)
-        row, lane, at = self.group.rows[:, None], np.arange(self.group.lanes)[None, :], np.where(mask, offsets, 0).astype(np.int64)
+        row, lane, at = (
+            self.group.rows[:, None],
+            np.arange(self.group.lanes)[None, :],
+            np.where(mask, offsets, 0).astype(np.int64),
+        )
         words = np.zeros((*offsets.shape, max(size // 4, 1)), np.uint32)
         for i in range(size):
             words[..., i // 4] |= self.array[row, lane, at + i].astype(np.uint32) << np.uint32(8 * (i % 4))
@@ -328,6 +374,7 @@ def _scratch_place(ins: Instruction) -> Place:
         if scalar is not None:
             lanes += group.read_scalar(scalar.index).astype(np.int64)[:, None]
         return _Scratch(group), lanes.astype(np.uint64), group.mask
+
     return place
 
 
@@ -343,6 +390,7 @@ def _store(ins: Instruction, data: Operand, place: Place, size: int, kind: str) 
         values = np.stack([group.read_vector(data.index + i) for i in range(words)], axis=-1)
         memory.store(addresses, mask, values >> np.uint32(16) if high else values, size)
         group.pending.add(Event(ins, kind), group.batch.kernel.generation)
+
     return run
 
 
@@ -357,6 +405,7 @@ def _load(ins: Instruction, data: Operand, place: Place, size: int, signed: bool
             values = extend(found[..., i], size, signed)
             group.write_vector(data.index + i, merge_half(group, data.index, values, high) if d16 else values)
         group.pending.add(Event(ins, kind, registers), group.batch.kernel.generation)
+
     return run
 
 
@@ -377,6 +426,7 @@ def _load_to_lds(ins: Instruction, place: Place, size: int) -> Callable[[Group],
         found = memory.load(addresses, mask, size)
         base = (group.read_scalar(M0) & np.uint32(0x3FFFF)).astype(np.int64) + offset
         lds = base[:, None] + np.arange(group.lanes) * max(size, 4)
-        accesses = group.batch.lds.store(group, lds, group.mask, found, max(size, 4), copied=True)
+        accesses = group.batch.lds.store(group, lds, found, max(size, 4), copied=True)
         group.pending.add(Event(ins, "load", lds=accesses), group.batch.kernel.generation)
+
     return run

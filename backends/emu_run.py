@@ -18,9 +18,9 @@ from .emu_effects import Effects
 from .emu_elf import ACC, Descriptor
 from .emu_lds import Lds, lds_instruction
 from .emu_matrix import matrix
-from .emu_memory import AddressSpace, scalar_load, vector_memory
+from .emu_memory import SCRATCH, AddressSpace, scalar_load, vector_memory
 from .emu_scalar import CONDITIONS, scalar
-from .emu_state import Array, Batch, Group
+from .emu_state import Batch, Group
 from .emu_vector import vector
 from .emu_waits import Pending, parse_wait, register_name
 
@@ -29,13 +29,43 @@ __all__ = ["BATCH_ROWS", "Grid", "Program", "Stopped", "TimeOut", "execute"]
 BATCH_ROWS = 256
 """Waves that run together: enough to hide the cost of a NumPy call, few enough for the cache."""
 
-_NOTHING = ("s_nop", "s_delay_alu", "s_clause", "s_setprio", "s_sleep", "s_sendmsg", "s_code_end", "s_icache_inv", "s_dcache_inv", "s_dcache_wb",
-            "s_inst_prefetch", "s_set_inst_prefetch_distance", "s_wait_alu", "s_waitcnt_depctr", "s_sethalt", "s_ttracedata", "v_nop", "s_wait_event",
-            "buffer_gl0_inv", "buffer_gl1_inv", "buffer_inv", "buffer_wbl2", "buffer_wbinvl1", "global_inv", "global_wb", "global_wbinv",
-            "s_setreg_imm32_b32", "s_prefetch_inst", "s_incperflevel", "s_decperflevel", "s_sched_barrier")
+_NOTHING = (
+    "s_nop",
+    "s_delay_alu",
+    "s_clause",
+    "s_setprio",
+    "s_sleep",
+    "s_sendmsg",
+    "s_code_end",
+    "s_icache_inv",
+    "s_dcache_inv",
+    "s_dcache_wb",
+    "s_inst_prefetch",
+    "s_set_inst_prefetch_distance",
+    "s_wait_alu",
+    "s_waitcnt_depctr",
+    "s_sethalt",
+    "s_ttracedata",
+    "v_nop",
+    "s_wait_event",
+    "buffer_gl0_inv",
+    "buffer_gl1_inv",
+    "buffer_inv",
+    "buffer_wbl2",
+    "buffer_wbinvl1",
+    "global_inv",
+    "global_wb",
+    "global_wbinv",
+    "s_setreg_imm32_b32",
+    "s_prefetch_inst",
+    "s_incperflevel",
+    "s_decperflevel",
+    "s_sched_barrier",
+)
 _CHECK_CLOCK = 256
 
 Run = Callable[[Group], None]
+Observer = Callable[[Instruction, Group], None]
 
 
 class TimeOut(Exception):
@@ -45,7 +75,9 @@ class TimeOut(Exception):
 class Stopped(Exception):
     """A fault, with the place: instruction, block, wave, lane (None where it concerns no single lane)."""
 
-    def __init__(self, reason: str, ins: Instruction | None, block: tuple[int, int, int] | None, wave: int | None, lane: int | None) -> None:
+    def __init__(
+        self, reason: str, ins: Instruction | None, block: tuple[int, int, int] | None, wave: int | None, lane: int | None
+    ) -> None:
         super().__init__(reason)
         self.reason, self.ins, self.block, self.wave, self.lane = reason, ins, block, wave, lane
 
@@ -119,7 +151,13 @@ def _meaning(ins: Instruction, kernel: Descriptor) -> tuple[str, Any]:
     name = ins.name
     if name in CONDITIONS:
         return "branch", CONDITIONS[name]
-    simple = {"s_branch": "jump", "s_endpgm": "end", "s_barrier": "both", "s_barrier_signal": "signal", "s_barrier_wait": "barrier"}.get(name)
+    simple = {
+        "s_branch": "jump",
+        "s_endpgm": "end",
+        "s_barrier": "both",
+        "s_barrier_signal": "signal",
+        "s_barrier_wait": "barrier",
+    }.get(name)
     if simple:
         return simple, None
     waits = parse_wait(ins) if name.startswith("s_wait") else None
@@ -160,16 +198,28 @@ def _dual(ins: Instruction, kernel: Descriptor) -> Run:
         group.vector[written][group.select] = old
         two(group)
         group.vector[written][group.select] = new
+
     return run
 
 
 # --- launching
 
-def execute(program: Program, grid: Grid, kernargs: bytes, memory: AddressSpace, deadline: float = float("inf")) -> int:
-    """Run the whole grid; the number of wave instructions executed. Raises `Stopped`, and `TimeOut` at ``deadline`` (perf_counter)."""
+
+def execute(
+    program: Program,
+    grid: Grid,
+    kernargs: bytes,
+    memory: AddressSpace,
+    deadline: float = float("inf"),
+    observe: Observer | None = None,
+) -> int:
+    """Run the whole grid; the number of wave instructions executed. Raises `Stopped`, and `TimeOut` at ``deadline`` (perf_counter).
+
+    ``observe`` is called after every instruction with it and the group that executed it.
+    """
     kernel = program.kernel
     arguments = memory.allocate(max(len(kernargs), kernel.kernargs))
-    arguments.array[:len(kernargs)] = np.frombuffer(kernargs, np.uint8)
+    arguments.array[: len(kernargs)] = np.frombuffer(kernargs, np.uint8)
     waves = -(-grid.threads // kernel.wave)
     per_batch = max(1, BATCH_ROWS // waves)
     x, y, z = grid.blocks
@@ -180,7 +230,7 @@ def execute(program: Program, grid: Grid, kernargs: bytes, memory: AddressSpace,
         batch = Batch(kernel, blocks, waves, memory, Lds(len(blocks), waves, kernel.lds + grid.shared))
         _initialise(batch, grid, arguments.address)
         with np.errstate(all="ignore"):
-            count += _Machine(program, batch, deadline).run()
+            count += _Machine(program, batch, deadline, observe).run()
     return count
 
 
@@ -209,6 +259,8 @@ def _initialise(batch: Batch, grid: Grid, arguments: int) -> None:
         if kernel.block_axes[axis]:
             batch.set_scalar(register, block[:, axis])
             register += 1
+    if kernel.scratch_offset and kernel.generation == 9:
+        batch.set_scalar(register, 0)
 
 
 def _user_registers(batch: Batch, arguments: int) -> None:
@@ -217,6 +269,9 @@ def _user_registers(batch: Batch, arguments: int) -> None:
         if name == "kernarg_segment_ptr":
             batch.set_scalar(register, arguments & 0xFFFFFFFF)
             batch.set_scalar(register + 1, arguments >> 32)
+        elif name == "private_segment_buffer":
+            for i, word in enumerate((SCRATCH & 0xFFFFFFFF, SCRATCH >> 32, 0xFFFFFFFF, 0x20000)):
+                batch.set_scalar(register + i, word)
         elif name in ("flat_scratch_init", "private_segment_size"):
             for i in range(count):
                 batch.set_scalar(register + i, 0)
@@ -226,8 +281,8 @@ def _user_registers(batch: Batch, arguments: int) -> None:
 class _Machine:
     """Runs one batch to its end."""
 
-    def __init__(self, program: Program, batch: Batch, deadline: float) -> None:
-        self.program, self.batch, self.deadline = program, batch, deadline
+    def __init__(self, program: Program, batch: Batch, deadline: float, observe: Observer | None = None) -> None:
+        self.program, self.batch, self.deadline, self.observe = program, batch, deadline, observe
         self.ready = [Group(batch, np.arange(batch.rows), program.entry, Pending())]
         self.waiting: list[Group] = []
         self.alive = np.ones(batch.rows, bool)
@@ -267,8 +322,8 @@ class _Machine:
     def _advance(self, group: Group) -> None:
         """Run a group until it splits, waits, ends, or comes to a place where it may meet another."""
         self.group = group
-        steps, program, batch, pending, dirty = self.program.steps, self.program, self.batch, group.pending, self.batch.dirty
-        generation_rows = len(group.rows)
+        steps, program, pending, dirty = self.program.steps, self.program, group.pending, self.batch.dirty
+        rows = len(group.rows)
         first = True
         while True:
             step = steps[group.at]
@@ -280,13 +335,15 @@ class _Machine:
                 return
             first = False
             self.ins = step.ins
-            self.count += generation_rows
+            self.count += rows
             if pending.busy and not pending.busy.keys().isdisjoint(step.touched):
                 pending.check(step.ins, step.touched, step.reads)
             flow = step.flow
             if flow == "run":
                 if step.run is not None:
                     self._execute(step, group, dirty)
+                if self.observe is not None:
+                    self.observe(step.ins, group)
                 group.at += 1
             elif flow == "wait":
                 for counter, left in step.run:
@@ -347,22 +404,20 @@ class _Machine:
 
     def _signal(self, group: Group) -> None:
         """Arrive at the barrier: later operations come after it, and so do those still in flight."""
-        lds = self.batch.lds
-        if (lds.epoch[group.rows] > lds.seen[group.rows]).any():
-            raise Fault("it arrives at a barrier twice without waiting for it", int(np.argmax(lds.epoch[group.rows] > lds.seen[group.rows])))
-        lds.epoch[group.rows] += 1
-        group.pending.barrier(group)
+        twice = self.batch.lds.arrived[group.rows]
+        if twice.any():
+            raise Fault("it arrives at a barrier twice without waiting for it", int(np.argmax(twice)))
+        self.batch.lds.arrive(group, group.pending.lds())
 
     def _release(self) -> None:
         """Let the blocks go on whose waves have all arrived."""
         lds, waves = self.batch.lds, self.batch.waves
-        arrived = (lds.epoch > lds.seen) | ~self.alive
         here = np.zeros(self.batch.rows, bool)
         for group in self.waiting:
             here[group.rows] = True
-        free = np.repeat((arrived & (here | ~self.alive)).reshape(-1, waves).all(axis=1), waves)
+        free = np.repeat((lds.arrived & here | ~self.alive).reshape(-1, waves).all(axis=1), waves)
         if not (free & here).any():
-            self._deadlock(arrived)
+            self._deadlock()
         still = []
         for group in self.waiting:
             go = free[group.rows]
@@ -370,11 +425,11 @@ class _Machine:
             if moving is not group:
                 still.append(group)
             if moving is not None:
-                lds.seen[moving.rows] += 1
                 self.ready.append(moving)
         self.waiting = still
+        lds.release(np.flatnonzero(free & here))
 
-    def _deadlock(self, arrived: Array) -> None:
+    def _deadlock(self) -> None:
         group = self.waiting[0]
         self.group, self.ins = group, self.program.instructions[group.at - 1]
         raise Fault("it waits at a barrier that other waves of its block never reach")

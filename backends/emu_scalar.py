@@ -20,31 +20,70 @@ u32, u64, i32, i64, f32 = np.uint32, np.uint64, np.int32, np.int64, np.float32
 Run = Callable[[Group], None]
 
 _BITS = {"b32": u32, "u32": u32, "i32": i32, "f32": f32, "b64": u64, "u64": u64, "i64": i64}
-_SPELLING = {"andn2": "and_not1", "orn2": "or_not1", "ff1": "ctz", "flbit": "clz", "add_co": "add", "sub_co": "sub",
-             "add_co_ci": "addc", "sub_co_ci": "subb", "max_num": "max", "min_num": "min"}
+_SPELLING = {
+    "andn2": "and_not1",
+    "orn2": "or_not1",
+    "ff1": "ctz",
+    "flbit": "clz",
+    "add_co": "add",
+    "sub_co": "sub",
+    "add_co_ci": "addc",
+    "sub_co_ci": "subb",
+    "max_num": "max",
+    "min_num": "min",
+}
 
 _LOGIC: dict[str, Callable[..., Array]] = {
-    "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "and_not1": lambda a, b: a & ~b,
-    "or_not1": lambda a, b: a | ~b, "nand": lambda a, b: ~(a & b), "nor": lambda a, b: ~(a | b), "xnor": lambda a, b: ~(a ^ b),
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "and_not1": lambda a, b: a & ~b,
+    "or_not1": lambda a, b: a | ~b,
+    "nand": lambda a, b: ~(a & b),
+    "nor": lambda a, b: ~(a | b),
+    "xnor": lambda a, b: ~(a ^ b),
     "not": lambda a: ~a,
 }
 """Operations that set SCC to "result is not zero"."""
 
 COMPARE: dict[str, Callable[..., Array]] = {
-    "eq": np.equal, "lg": np.not_equal, "ne": np.not_equal, "gt": np.greater, "ge": np.greater_equal, "lt": np.less, "le": np.less_equal,
-    "neq": np.not_equal, "nlt": lambda a, b: ~(a < b), "ngt": lambda a, b: ~(a > b), "nle": lambda a, b: ~(a <= b),
-    "nge": lambda a, b: ~(a >= b), "nlg": lambda a, b: ~((a < b) | (a > b)), "o": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
+    "eq": np.equal,
+    "lg": np.not_equal,
+    "ne": np.not_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "neq": np.not_equal,
+    "nlt": lambda a, b: ~(a < b),
+    "ngt": lambda a, b: ~(a > b),
+    "nle": lambda a, b: ~(a <= b),
+    "nge": lambda a, b: ~(a >= b),
+    "nlg": lambda a, b: ~((a < b) | (a > b)),
+    "o": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
     "u": lambda a, b: np.isnan(a) | np.isnan(b),
 }
 _FLOAT: dict[str, Callable[..., Array]] = {
-    "add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.fmax, "min": np.fmin, "trunc": np.trunc, "floor": np.floor,
-    "ceil": np.ceil, "rndne": np.rint, "fmaak": fma, "fmamk": fma,
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "max": np.fmax,
+    "min": np.fmin,
+    "trunc": np.trunc,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "rndne": np.rint,
+    "fmaak": fma,
+    "fmamk": fma,
 }
 
 CONDITIONS: dict[str, Callable[[Group], Array]] = {
-    "s_cbranch_scc0": lambda g: g.read_scalar(SCC) == 0, "s_cbranch_scc1": lambda g: g.read_scalar(SCC) != 0,
-    "s_cbranch_vccz": lambda g: g.vcc_zero(), "s_cbranch_vccnz": lambda g: ~g.vcc_zero(),
-    "s_cbranch_execz": lambda g: g.exec == 0, "s_cbranch_execnz": lambda g: g.exec != 0,
+    "s_cbranch_scc0": lambda g: g.read_scalar(SCC) == 0,
+    "s_cbranch_scc1": lambda g: g.read_scalar(SCC) != 0,
+    "s_cbranch_vccz": lambda g: g.vcc_zero(),
+    "s_cbranch_vccnz": lambda g: ~g.vcc_zero(),
+    "s_cbranch_execz": lambda g: g.exec == 0,
+    "s_cbranch_execnz": lambda g: g.exec != 0,
 }
 """Conditional branches: (rows,) of who takes it."""
 
@@ -122,6 +161,7 @@ def _save_exec(ins: Instruction) -> Run | None:
         save(group, old)
         change(group, new)
         group.write_scalar(SCC, new != 0)
+
     return run
 
 
@@ -142,6 +182,7 @@ def _short_constant(ins: Instruction) -> Run | None:
         exact = value(group).astype(i64) + int(constant)
         store(group, exact.astype(i32))
         group.write_scalar(SCC, exact != exact.astype(i32))
+
     return add
 
 
@@ -149,14 +190,18 @@ def _special(ins: Instruction) -> Run | None:
     if ins.name == "s_getpc_b64":
         return lambda group: group.write_scalar64(ins.operands[0].index, np.full(len(group.rows), ins.pc + ins.size, u64))
     if ins.name == "s_getreg_b32" and "HW_REG_IB_STS2" in ins.text:
-        return lambda group: group.write_scalar(ins.operands[0].index, 0)     # gfx1250: no clusters of blocks
+        return lambda group: group.write_scalar(ins.operands[0].index, 0)  # gfx1250: no clusters of blocks
     if ins.name.startswith("s_cvt"):
         return _convert(ins)
     if ins.name == "s_pack_ll_b32_b16":
         a, b, store = read(ins.operands[1], u32), read(ins.operands[2], u32), write(ins.operands[0], u32)
         return lambda group: store(group, a(group) & u32(0xFFFF) | b(group) << u32(16))
     if ins.name in ("s_sext_i32_i8", "s_sext_i32_i16"):
-        a, store, small = read(ins.operands[1], u32), write(ins.operands[0], i32), np.int8 if ins.name.endswith("i8") else np.int16
+        a, store, small = (
+            read(ins.operands[1], u32),
+            write(ins.operands[0], i32),
+            np.int8 if ins.name.endswith("i8") else np.int16,
+        )
         return lambda group: store(group, a(group).astype(small).astype(i32))
     return None
 
@@ -200,6 +245,7 @@ def _set_nonzero(ins: Instruction, kind: Any, function: Callable[..., Array]) ->
         result = function(*[source(group) for source in sources])
         store(group, result)
         group.write_scalar(SCC, result != 0)
+
     return run
 
 
@@ -213,6 +259,7 @@ def _shift(ins: Instruction, kind: Any) -> Run:
         result = value(group) << by if operation == "lshl" else value(group) >> by
         store(group, result)
         group.write_scalar(SCC, result != 0)
+
     return run
 
 
@@ -229,6 +276,7 @@ def _bit_field(ins: Instruction, kind: Any) -> Run:
         result = np.where(width == 0, kind(0), shifted)
         store(group, result)
         group.write_scalar(SCC, result != 0)
+
     return run
 
 
@@ -246,6 +294,7 @@ def _add(ins: Instruction, kind: Any) -> Run:
         result = exact.astype(kind)
         store(group, result)
         group.write_scalar(SCC, result.astype(i64) != exact)
+
     return run
 
 
@@ -258,6 +307,7 @@ def _extreme(ins: Instruction, kind: Any) -> Run:
         first = test(x, y)
         store(group, np.where(first, x, y))
         group.write_scalar(SCC, first)
+
     return run
 
 
@@ -273,9 +323,11 @@ def _conditional_move(ins: Instruction, kind: Any) -> Run:
 
 def _plain(function: Callable[..., Array]) -> Callable[[Instruction, Any], Run]:
     """Operations that leave SCC alone."""
+
     def maker(ins: Instruction, kind: Any) -> Run:
         store, sources = write(ins.operands[0], kind), [read(operand, kind) for operand in ins.operands[1:]]
         return lambda group: store(group, function(*[source(group) for source in sources]))
+
     return maker
 
 
@@ -285,6 +337,7 @@ def _nonzero(function: Callable[..., Array]) -> Callable[[Instruction, Any], Run
 
 def _of_bits(function: Callable[[Array], Array], sets_scc: bool = False) -> Callable[[Instruction, Any], Run]:
     """A count over the bits of a 32- or 64-bit operand, as its name's end says."""
+
     def maker(ins: Instruction, kind: Any) -> Run:
         source, store = read(ins.operands[1], u64 if ins.name.endswith("64") else u32), write(ins.operands[0], u32)
 
@@ -293,7 +346,9 @@ def _of_bits(function: Callable[[Array], Array], sets_scc: bool = False) -> Call
             store(group, result)
             if sets_scc:
                 group.write_scalar(SCC, result != 0)
+
         return run
+
     return maker
 
 
@@ -310,15 +365,37 @@ def _shift_add(by: int) -> Callable[[Instruction, Any], Run]:
             exact = (a(group).astype(u64) << u64(by)) + b(group)
             store(group, exact.astype(u32))
             group.write_scalar(SCC, exact >> u64(32) != 0)
+
         return run
+
     return maker
 
 
 _MAKERS: dict[str, Callable[[Instruction, Any], Run]] = {
-    "mov": _plain(lambda a: a), "mul": _plain(np.multiply), "mul_hi": _plain(_multiply_high), "brev": _plain(bit_reverse),
-    "abs": _nonzero(np.abs), "lshl": _shift, "lshr": _shift, "ashr": _shift, "bfe": _bit_field, "add": _add, "sub": _add, "addc": _add,
-    "subb": _add, "add_nc": _add, "sub_nc": _add, "min": _extreme, "max": _extreme, "cselect": _select, "cmov": _conditional_move,
-    "ctz_i32": _of_bits(find_first), "ff1_i32": _of_bits(find_first), "clz_i32": _of_bits(leading_zeros), "flbit_i32": _of_bits(leading_zeros),
-    "bcnt1_i32": _of_bits(bit_count, sets_scc=True), **{f"lshl{n}_add": _shift_add(n) for n in (1, 2, 3, 4)},
+    "mov": _plain(lambda a: a),
+    "mul": _plain(np.multiply),
+    "mul_hi": _plain(_multiply_high),
+    "brev": _plain(bit_reverse),
+    "abs": _nonzero(np.abs),
+    "lshl": _shift,
+    "lshr": _shift,
+    "ashr": _shift,
+    "bfe": _bit_field,
+    "add": _add,
+    "sub": _add,
+    "addc": _add,
+    "subb": _add,
+    "add_nc": _add,
+    "sub_nc": _add,
+    "min": _extreme,
+    "max": _extreme,
+    "cselect": _select,
+    "cmov": _conditional_move,
+    "ctz_i32": _of_bits(find_first),
+    "ff1_i32": _of_bits(find_first),
+    "clz_i32": _of_bits(leading_zeros),
+    "flbit_i32": _of_bits(leading_zeros),
+    "bcnt1_i32": _of_bits(bit_count, sets_scc=True),
+    **{f"lshl{n}_add": _shift_add(n) for n in (1, 2, 3, 4)},
     "bfm": _plain(lambda a, b: ((a.dtype.type(1) << (a & a.dtype.type(31))) - a.dtype.type(1)) << (b & b.dtype.type(31))),
 }

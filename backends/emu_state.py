@@ -21,15 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = ["ALL_BITS", "Array", "Batch", "Group", "to_bits", "to_lanes"]
 
-Array = np.ndarray[Any, Any]
+Array = Any
+"""A NumPy array; NumPy's own types know too little of mixed arithmetic to be of use here."""
 ALL_BITS = np.uint64(0xFFFFFFFFFFFFFFFF)
-_JUNK = 0x7FC0DEAD      # a NaN as fp32 and as bf16; what registers hold before they are written
+_JUNK = 0x7FC0DEAD  # a NaN as fp32 and as bf16; what registers hold before they are written
 _WORD = np.uint64(32)
 
 
 def to_lanes(bits: Array, lanes: int) -> Array:
     """(rows,) bit masks as (rows, lanes) booleans."""
-    return np.unpackbits(np.ascontiguousarray(bits).view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")[:, :lanes].view(bool)
+    return np.unpackbits(np.ascontiguousarray(bits).view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")[:, :lanes].view(
+        bool
+    )
 
 
 def to_bits(lanes: Array) -> Array:
@@ -93,6 +96,7 @@ class Group:
         self._exec: Array | None = None
         self._mask: Array | None = None
         self._full = False
+        self._waves: list[tuple[int, Any]] | None = None
 
     def split(self, taken: Array) -> Group:
         """Leave here the rows where ``taken`` is False; the others as a new group at the same place."""
@@ -100,6 +104,17 @@ class Group:
         rest = Group(self.batch, self.rows[~taken], self.at, self.pending)
         self.__dict__.update(rest.__dict__)
         return other
+
+    def waves(self) -> list[tuple[int, Any]]:
+        """Each wave number among the rows with a selector of its rows (positions in ``rows``)."""
+        if self._waves is None:
+            count = self.batch.waves
+            if self.all:
+                self._waves = [(wave, slice(wave, None, count)) for wave in range(count)]
+            else:
+                numbers = self.rows % count
+                self._waves = [(int(wave), np.flatnonzero(numbers == wave)) for wave in np.unique(numbers)]
+        return self._waves
 
     # --- the execution mask
 
@@ -115,9 +130,7 @@ class Group:
     @property
     def full(self) -> bool:
         """Every lane of every row is active."""
-        if self._exec is None:
-            self.exec
-        return self._full
+        return bool(self.exec is not None and self._full)
 
     @property
     def mask(self) -> Array:

@@ -9,11 +9,33 @@ import numpy as np
 from .emu_state import Array
 
 __all__ = [
-    "bf16_to_f32", "bit_count", "bit_field", "bit_field_signed", "bit_reverse", "byte_permute", "f32_to_bf16", "find_first", "float_to_int",
-    "fma", "high_product", "leading_zeros", "median", "round_to_zero_f16",
+    "bf16_to_f32",
+    "bit_count",
+    "bit_field",
+    "bit_field_signed",
+    "bit_reverse",
+    "byte_permute",
+    "f32_to_bf16",
+    "find_first",
+    "float_to_int",
+    "fma",
+    "high_product",
+    "leading_zeros",
+    "median",
+    "round_to_zero_f16",
 ]
 
-u8, u16, u32, u64, i32, i64, f16, f32, f64 = (np.uint8, np.uint16, np.uint32, np.uint64, np.int32, np.int64, np.float16, np.float32, np.float64)
+u8, u16, u32, u64, i32, i64, f16, f32, f64 = (
+    np.uint8,
+    np.uint16,
+    np.uint32,
+    np.uint64,
+    np.int32,
+    np.int64,
+    np.float16,
+    np.float32,
+    np.float64,
+)
 
 
 def fma(a: Array, b: Array, c: Array) -> Array:
@@ -60,7 +82,9 @@ def leading_zeros(a: Array) -> Array:
 def float_to_int(a: Array, to: Any) -> Array:
     """Rounded to zero and saturated; NaN gives 0."""
     limits = np.iinfo(to)
-    return np.clip(np.nan_to_num(np.trunc(a.astype(f64)), nan=0.0, posinf=2.0**40, neginf=-2.0**40), limits.min, limits.max).astype(to)
+    return np.clip(
+        np.nan_to_num(np.trunc(a.astype(f64)), nan=0.0, posinf=2.0**40, neginf=-(2.0**40)), limits.min, limits.max
+    ).astype(to)
 
 
 def bit_field(value: Array, offset: Array, width: Array) -> Array:

@@ -9,8 +9,19 @@ import numpy as np
 
 from .emu_state import Array
 from .emu_vector_math import (
-    bit_count, bit_field, bit_field_signed, bit_reverse, byte_permute, f32_to_bf16, find_first, float_to_int, fma, high_product, leading_zeros,
-    median, round_to_zero_f16,
+    bit_count,
+    bit_field,
+    bit_field_signed,
+    bit_reverse,
+    byte_permute,
+    f32_to_bf16,
+    find_first,
+    float_to_int,
+    fma,
+    high_product,
+    leading_zeros,
+    median,
+    round_to_zero_f16,
 )
 
 __all__ = ["OPERATIONS", "PACKED", "Operation"]
@@ -54,11 +65,13 @@ def _fract(a: Array) -> Array:
 
 
 def _exponent(a: Array) -> Array:
-    return np.where(np.isfinite(a), np.frexp(a)[1], 0).astype(i32)
+    exponent: Any = np.frexp(a)[1]
+    return np.where(np.isfinite(a), exponent, 0).astype(i32)
 
 
 def _mantissa(a: Array) -> Array:
-    return np.where(np.isfinite(a), np.frexp(a)[0], a).astype(a.dtype)
+    mantissa: Any = np.frexp(a)[0]
+    return np.where(np.isfinite(a), mantissa, a).astype(a.dtype)
 
 
 def _divide(quotient: Array, denominator: Array, numerator: Array) -> Array:
@@ -147,8 +160,14 @@ def _shifts(add: Callable[..., None]) -> None:
     add("v_bfe_u32", "u32 u32 u32 u32", bit_field)
     add("v_bfe_i32", "u32 u32 u32 u32", bit_field_signed)
     add("v_bfi_b32", "u32 u32 u32 u32", lambda a, b, c: a & b | ~a & c)
-    add("v_alignbit_b32", "u32 u32 u32 u32", lambda a, b, c: ((a.astype(u64) << u64(32) | b) >> _shift(c).astype(u64)).astype(u32))
-    add("v_alignbyte_b32", "u32 u32 u32 u32", lambda a, b, c: ((a.astype(u64) << u64(32) | b) >> ((c & u32(3)) * u32(8)).astype(u64)).astype(u32))
+    add(
+        "v_alignbit_b32", "u32 u32 u32 u32", lambda a, b, c: ((a.astype(u64) << u64(32) | b) >> _shift(c).astype(u64)).astype(u32)
+    )
+    add(
+        "v_alignbyte_b32",
+        "u32 u32 u32 u32",
+        lambda a, b, c: ((a.astype(u64) << u64(32) | b) >> ((c & u32(3)) * u32(8)).astype(u64)).astype(u32),
+    )
     add("v_perm_b32", "u32 u32 u32 u32", byte_permute)
 
 
@@ -166,8 +185,17 @@ def _small_integers(add: Callable[..., None]) -> None:
 
 
 def _floats(add: Callable[..., None]) -> None:
-    for name, function in {"add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.fmax, "min": np.fmin, "max_num": np.fmax,
-                           "min_num": np.fmin, "mul_dx9_zero": np.multiply, "mul_legacy": np.multiply}.items():
+    for name, function in {
+        "add": np.add,
+        "sub": np.subtract,
+        "mul": np.multiply,
+        "max": np.fmax,
+        "min": np.fmin,
+        "max_num": np.fmax,
+        "min_num": np.fmin,
+        "mul_dx9_zero": np.multiply,
+        "mul_legacy": np.multiply,
+    }.items():
         add(f"v_{name}_f32", "f32 f32 f32", function)
     add("v_subrev_f32", "f32 f32 f32", lambda a, b: b - a)
     add("v_fma_f32 v_mad_f32 v_fmaak_f32 v_madak_f32 v_fmamk_f32 v_madmk_f32", "f32 f32 f32 f32", fma)
@@ -177,9 +205,20 @@ def _floats(add: Callable[..., None]) -> None:
     add("v_max3_f32 v_max3_num_f32", "f32 f32 f32 f32", lambda a, b, c: np.fmax(np.fmax(a, b), c))
     add("v_min3_f32 v_min3_num_f32", "f32 f32 f32 f32", lambda a, b, c: np.fmin(np.fmin(a, b), c))
     add("v_med3_f32 v_med3_num_f32", "f32 f32 f32 f32", median)
-    for name, one in {"exp": np.exp2, "log": np.log2, "sqrt": np.sqrt, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rndne": np.rint,
-                      "rcp": lambda a: f32(1) / a, "rcp_iflag": lambda a: f32(1) / a, "rsq": lambda a: f32(1) / np.sqrt(a), "fract": _fract,
-                      "frexp_mant": _mantissa}.items():
+    for name, one in {
+        "exp": np.exp2,
+        "log": np.log2,
+        "sqrt": np.sqrt,
+        "floor": np.floor,
+        "ceil": np.ceil,
+        "trunc": np.trunc,
+        "rndne": np.rint,
+        "rcp": lambda a: f32(1) / a,
+        "rcp_iflag": lambda a: f32(1) / a,
+        "rsq": lambda a: f32(1) / np.sqrt(a),
+        "fract": _fract,
+        "frexp_mant": _mantissa,
+    }.items():
         add(f"v_{name}_f32", "f32 f32", one)
     add("v_sin_f32", "f32 f32", lambda a: np.sin(a.astype(np.float64) * 2 * np.pi).astype(f32))
     add("v_cos_f32", "f32 f32", lambda a: np.cos(a.astype(np.float64) * 2 * np.pi).astype(f32))
@@ -188,8 +227,15 @@ def _floats(add: Callable[..., None]) -> None:
 
 
 def _halves(add: Callable[..., None]) -> None:
-    for name, function in {"add": np.add, "sub": np.subtract, "mul": np.multiply, "max": np.fmax, "min": np.fmin, "max_num": np.fmax,
-                           "min_num": np.fmin}.items():
+    for name, function in {
+        "add": np.add,
+        "sub": np.subtract,
+        "mul": np.multiply,
+        "max": np.fmax,
+        "min": np.fmin,
+        "max_num": np.fmax,
+        "min_num": np.fmin,
+    }.items():
         add(f"v_{name}_f16", "f16 f16 f16", function)
     add("v_fma_f16", "f16 f16 f16 f16", fma)
     add("v_fmac_f16", "f16 f16 f16", fma, True)
@@ -213,13 +259,33 @@ def _conversions(add: Callable[..., None]) -> None:
 OPERATIONS = _table()
 
 PACKED: dict[str, Operation] = {
-    **{f"v_pk_{name}_f32": Operation("f32", ("f32", "f32"), function) for name, function in (("add", np.add), ("mul", np.multiply))},
+    **{
+        f"v_pk_{name}_f32": Operation("f32", ("f32", "f32"), function)
+        for name, function in (("add", np.add), ("mul", np.multiply))
+    },
     "v_pk_fma_f32": Operation("f32", ("f32", "f32", "f32"), fma),
-    **{f"v_pk_{name}_f16": Operation("f16", ("f16", "f16"), function)
-       for name, function in (("add", np.add), ("mul", np.multiply), ("max", np.fmax), ("min", np.fmin), ("max_num", np.fmax), ("min_num", np.fmin))},
+    **{
+        f"v_pk_{name}_f16": Operation("f16", ("f16", "f16"), function)
+        for name, function in (
+            ("add", np.add),
+            ("mul", np.multiply),
+            ("max", np.fmax),
+            ("min", np.fmin),
+            ("max_num", np.fmax),
+            ("min_num", np.fmin),
+        )
+    },
     "v_pk_fma_f16": Operation("f16", ("f16", "f16", "f16"), fma),
-    **{f"v_pk_{name}": Operation(name[-3:], (name[-3:],) * 2, function)
-       for name, function in (("add_u16", np.add), ("sub_u16", np.subtract), ("mul_lo_u16", np.multiply), ("max_i16", np.maximum), ("min_i16", np.minimum))},
+    **{
+        f"v_pk_{name}": Operation(name[-3:], (name[-3:],) * 2, function)
+        for name, function in (
+            ("add_u16", np.add),
+            ("sub_u16", np.subtract),
+            ("mul_lo_u16", np.multiply),
+            ("max_i16", np.maximum),
+            ("min_i16", np.minimum),
+        )
+    },
     "v_pk_lshlrev_b16": Operation("u16", ("u16", "u16"), lambda a, b: b << _shift(a)),
     "v_pk_lshrrev_b16": Operation("u16", ("u16", "u16"), lambda a, b: b >> _shift(a)),
 }

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from .emu_decode import Fault, Instruction
 
@@ -25,7 +27,7 @@ _COUNTERS = {
     12: {"load": ("load",), "store": ("store",), "lds": ("ds",), "scalar": ("km",), "flat": ("load", "ds"), "async": ("async",)},
 }
 _UNORDERED = ("scalar", "flat")
-_IGNORED = ("exp", "sample", "bvh", "x", "tensor")      # nothing here uses them; x is for address translation only
+_IGNORED = ("exp", "sample", "bvh", "x", "tensor")  # nothing here uses them; x is for address translation only
 
 
 def counters_of(generation: int, kind: str) -> tuple[str, ...]:
@@ -45,20 +47,36 @@ def parse_wait(ins: Instruction) -> tuple[tuple[str, int], ...] | None:
     if not match:
         return None
     number = ins.operands[0].index
-    if match[2]:        # s_wait_loadcnt_dscnt: two counts in one number
+    if match[2]:  # s_wait_loadcnt_dscnt: two counts in one number
         return ((match[1], number >> 8 & 63), ("ds", number & 63))
     return () if match[1] in _IGNORED else ((match[1], number),)
 
 
 @dataclass(frozen=True)
 class LdsAccess:
-    """LDS words that an operation in flight touches: word numbers and the row of each; ``write`` or read; ``copied`` by a load that
-    bypasses registers, so that nobody may touch them before it is complete."""
+    """Where an operation in flight touches LDS: ``index`` (rows, lanes, ...) numbers units of ``unit`` half words, ``mask`` (rows, lanes) says
+    which lanes (None: all). ``write`` or read; ``copied`` by a load that bypasses registers, so that nobody may touch it before."""
 
-    words: Array
+    unit: int
+    index: Array
     rows: Array
+    mask: Array | None
     write: bool
     copied: bool = False
+
+    def of(self, rows: Any) -> Array:
+        """The units that some of the rows touch."""
+        return self.index[rows] if self.mask is None else self.index[rows][self.mask[rows]]
+
+    def only(self, rows: Array) -> LdsAccess:
+        """The part of some of the rows."""
+        return LdsAccess(
+            self.unit, self.index[rows], self.rows[rows], None if self.mask is None else self.mask[rows], self.write, self.copied
+        )
+
+    def within(self, group: Group) -> LdsAccess:
+        """The part of a group's rows."""
+        return self if group.all else self.only(np.isin(self.rows, group.rows))
 
 
 @dataclass
@@ -106,7 +124,7 @@ class Pending:
         if not queue:
             return
         ordered = [event for event in queue if event.kind not in _UNORDERED]
-        done = ordered[:max(0, len(ordered) - left)]
+        done = ordered[: max(0, len(ordered) - left)]
         if left == 0:
             done = list(queue)
         for event in done:
@@ -115,17 +133,15 @@ class Pending:
 
     def _complete(self, group: Group, event: Event) -> None:
         if any(event is other for queue in self.queues.values() for other in queue):
-            return      # flat operations hold two counters
+            return  # flat operations hold two counters
         for register in event.registers:
             if self.busy.get(register) is event:
                 del self.busy[register]
         group.batch.lds.complete(group, event.lds)
 
-    def barrier(self, group: Group) -> None:
-        """What is in flight at a barrier takes place after it, for all that other waves can know."""
-        for queue in self.queues.values():
-            for event in queue:
-                group.batch.lds.defer(group, event.lds)
+    def lds(self) -> list[LdsAccess]:
+        """Every LDS access in flight."""
+        return [access for queue in self.queues.values() for event in queue for access in event.lds]
 
     def signature(self) -> tuple[tuple[str, int], ...]:
         """Equal for groups that may go on as one."""
@@ -135,16 +151,27 @@ class Pending:
         """Take over the LDS accesses of a group with the same signature."""
         merged: dict[int, Event] = {}
         for name, events in self.queues.items():
-            for i, (mine, theirs) in enumerate(zip(events, other.queues[name])):
+            for i, (mine, theirs) in enumerate(zip(events, other.queues.get(name, ()), strict=True)):
                 if mine is not theirs:
-                    both = Event(mine.ins, mine.kind, mine.registers, mine.lds + [a for a in theirs.lds if not any(a is b for b in mine.lds)])
+                    both = Event(
+                        mine.ins,
+                        mine.kind,
+                        mine.registers,
+                        mine.lds + [a for a in theirs.lds if not any(a is b for b in mine.lds)],
+                    )
                     events[i] = merged.setdefault(id(mine), both)
         self.busy = {register: merged.get(id(event), event) for register, event in self.busy.items()}
 
 
 def _same_order(event: Event, ins: Instruction) -> bool:
     """Whether the instruction's result arrives after the event's in any case: two loads of a kind that completes in order."""
-    return event.kind == "load" and "load" in ins.name and ins.name.startswith(("global", "buffer")) or event.kind == "lds" and ins.name.startswith("ds_")
+    return (
+        event.kind == "load"
+        and "load" in ins.name
+        and ins.name.startswith(("global", "buffer"))
+        or event.kind == "lds"
+        and ins.name.startswith("ds_")
+    )
 
 
 def register_name(register: int) -> str:
