@@ -19,10 +19,17 @@ __all__ = ["main"]
 _Add = Callable[[argparse.ArgumentParser], None]
 
 
+def _seed(text: str) -> int:
+    seed = int(text)
+    if seed < 0:
+        raise argparse.ArgumentTypeError(f"{seed} is not a whole number of at least 0")
+    return seed
+
+
 def _run(p: argparse.ArgumentParser) -> None:
     p.add_argument("file", help="a .gconv file")
     p.add_argument("--target", help="TARGET[:ARCH], such as sim:gfx942 (default: GCONV_TARGET, a GPU that is here, or cpu)")
-    p.add_argument("--seed", type=int, default=0, help="seed of the random data (default 0)")
+    p.add_argument("--seed", type=_seed, default=0, help="seed of the random data (default 0)")
 
 
 def _check(p: argparse.ArgumentParser) -> None:
@@ -39,7 +46,7 @@ def _verify(p: argparse.ArgumentParser) -> None:
                    help='"N=2 G=4 C=32 K=48 input=13x11 filter=3x3", or a MIOpenDriver command')
     p.add_argument("--direction", help="forward, bwd_data, bwd_weight, several with commas, or all (default: the problem's)")
     p.add_argument("--target", help="one or several with commas, such as sim:gfx942,cpu")
-    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--seed", type=_seed, default=0)
     p.add_argument("--json", action="store_true", help="one JSON object a line for each direction and target")
 
 
