@@ -9,7 +9,7 @@ from typing import Any
 
 from . import choose
 from .config import KernelConfig
-from .errors import GconvError
+from .errors import GconvError, error
 from .inputs import make_inputs, make_operands
 from .problem import ConvProblem
 from .runner import execute
@@ -77,6 +77,8 @@ def check_case(spec: KernelSpec, config: KernelConfig, problem: ConvProblem, tar
         run_s = _median_time(spec, config, problem, target, seed, operands) if timed else last[0].time_ms / 1e3
     except GconvError as failure:
         return Outcome(problem, target, False, error=str(failure))
+    except MemoryError as failure:
+        return Outcome(problem, target, False, error=str(error("verify.memory", problem=problem.describe(), reason=failure)))
     decision = last[0].decision
     return Outcome(problem, decision.target_text, report.ok, _finite(report.error_ratio), report.zeros_exact, decision.config,
                    decision.fallbacks, decision.built.artifact.seconds, run_s,

@@ -142,6 +142,8 @@ CATALOGUE: dict[str, Entry] = {
     "kernel.none": Entry("No kernel is supported for {problem} on {target}.",
                          "gconv explain shows every candidate and its reason."),
     "kernel.bind": Entry("The call of {kernel!r} does not fit its declaration: {reason}.", "{hint}"),
+    "verify.memory": Entry("This machine has too little memory to verify {problem}: {reason}.",
+                           "Verify it with a smaller N; the reference is computed in float64."),
     "verify.failed": Entry("The result is wrong: {summary}."),
     # --- store, env, usage
     "store.newer": Entry("{path} was written by a newer version (schema {found}, this one reads {known}).",

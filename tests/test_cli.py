@@ -231,6 +231,21 @@ def test_a_reader_that_leaves_and_an_interrupt_are_quiet() -> None:
         assert process.wait(30) == 130 and process.stderr.read() == b""
 
 
+def test_a_negative_seed_and_a_lack_of_memory_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = gconv("verify", "--problem", PROBLEM, "--seed", "-1")
+    assert done.returncode == 2 and "-1 is not a whole number of at least 0" in done.stderr and "Traceback" not in done.stderr
+
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError("Unable to allocate 38.1 GiB")
+
+    from gconvdsl.config import KernelConfig
+    from gconvdsl.problem_text import parse_problem
+
+    monkeypatch.setattr("gconvdsl.verify.verify", full)
+    lost = cases.check_case(runner.bare_spec("forward"), KernelConfig(), parse_problem(PROBLEM), "cpu")
+    assert not lost.ok and "verify.memory" in lost.error and "38.1 GiB" in lost.error
+
+
 def test_a_kernel_that_crashes_costs_one_case() -> None:
     from gconvdsl.config import KernelConfig
     from gconvdsl.problem_text import parse_problem
