@@ -62,7 +62,8 @@ ALGORITHMS: tuple[Algorithm, ...] = (
 )
 """In order of preference: the first that applies is used."""
 
-_SHORT_FILTER = 8         # taps of a filter row up to which a depthwise source is read in place
+_SHORT_FILTER = 4         # taps of a filter row up to which a depthwise source is read in place
+_RANGE_BYTES = 256
 _ITEM_RANGES = 32         # kItemRanges in block.hpp
 _TASKS = 128              # tasks of a large problem: enough to keep many threads evenly busy
 _TASK_FLOPS = 200_000     # below this a task is not worth waking a thread for
@@ -109,6 +110,17 @@ class _Shape:
         return 4 * self.problem.taps * self.source * self.width
 
 
+    @property
+    def range_items(self) -> int:
+        """Items that a part of a bwd_weight takes at least, to read whole stretches of memory (item_ranges in block.hpp)."""
+        used = self.isa.lanes if self.algorithm.merged else min(self.width, self.target)
+        return max(1, _RANGE_BYTES // (4 * used))
+
+    @property
+    def ranges(self) -> int:
+        return min(_ITEM_RANGES, -(-self.items // self.range_items))
+
+
 def _channels(problem: ConvProblem) -> tuple[int, int]:
     """(along the lanes, summed over or swept): per group."""
     return (problem.Cg, problem.Kg) if problem.direction == "bwd_data" else (problem.Kg, problem.Cg)
@@ -141,7 +153,7 @@ def lower_cpu(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, arch
     """The source and plan for a problem; ``arch`` is a name in `ISAS`. The configuration's tile, pipeline and scheduler are not
     used."""
     shape = _shape(problem, ISAS[arch], config.strict_nonfinite)
-    return Lowered(_source(spec, shape), _plan(shape), config, _notes(shape, config))
+    return Lowered(_source(spec, shape), _plan(shape), config, _notes(shape, config), shape.isa.flags)
 
 
 # --- the plan
@@ -157,7 +169,7 @@ def _convolution(shape: _Shape) -> Plan:
 
 
 def _reduction(shape: _Shape) -> Plan:
-    ranges, chunks = min(shape.items, _ITEM_RANGES), _chunks(shape)
+    ranges, chunks = shape.ranges, _chunks(shape)
     launches = Launch("gconv_accumulate", tasks=chunks * ranges), Launch("gconv_reduce", tasks=ranges)
     return Plan(launches, shape.problem.args(chunks), chunks * shape.items * shape.item_bytes)
 
@@ -165,7 +177,7 @@ def _reduction(shape: _Shape) -> Plan:
 def _chunks(shape: _Shape) -> int:
     """Parts of the sum over output points. They depend on the problem only, so that the result is the same for any threads."""
     points = shape.problem.N * math.prod(shape.problem.output)
-    wanted = -(-_CHUNK_TASKS // min(shape.items, _ITEM_RANGES))
+    wanted = -(-_CHUNK_TASKS // shape.ranges)
     return max(1, min(wanted, points // _CHUNK_POINTS, _CHUNK_BYTES // (shape.items * shape.item_bytes)))
 
 
@@ -220,7 +232,8 @@ def _constants(spec: KernelSpec, shape: _Shape) -> list[str]:
     # A single tap has no dilation; calling its stride one makes the source points that are needed dense.
     dilations = [d if taps > 1 else stride for taps, stride, d in zip(filters, strides, three(p.dilation, 1))]
     axes = (("filter", filters), ("stride", strides), ("dilation", dilations))
-    counts = {"Cg": p.Cg, "Kg": p.Kg, "vectors": shape.vectors, "points": shape.points, "few_points": shape.few_points}
+    counts = {"Cg": p.Cg, "Kg": p.Kg, "vectors": shape.vectors, "points": shape.points, "few_points": shape.few_points,
+              "range_items": shape.range_items}
     storage = {t: _storage(p.out_dtype if t == p.result else p.dtype) for t in "xwy"}
     roles = {"forward": "xw-y", "bwd_data": "yw-x", "bwd_weight": "x-yw"}[p.direction]
     names = zip(("Source", "Weight", "Gradient", "Result"), roles)

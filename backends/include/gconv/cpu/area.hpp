@@ -157,6 +157,23 @@ GCONV_CPU_INLINE void for_units(const ConvArgs& a, const Area<C>& area, long lon
   }
 }
 
+// Task `task` of args.splits * item_ranges(items): one chunk of the units for one range of items, whose partial sums are zeroed
+// first: add(unit, first item, last item, partial sums of item 0).
+template <class C, class Add>
+GCONV_CPU_INLINE void for_chunk(const ConvArgs& a, const Area<C>& area, long long task, Add add) {
+  constexpr long long kItem = PackedWeights<C>::kItem;
+  const long long items = Block<C>::items(a.G), ranges = item_ranges<C>(items);
+  const long long chunk = task / ranges, range = task % ranges;  // neighbours in time share source rows
+  const long long first = items * range / ranges, last = items * (range + 1) / ranges;
+  float* partial = static_cast<float*>(a.workspace) + chunk * items * kItem;
+  for (long long i = first * kItem; i < last * kItem; i++) partial[i] = 0.0f;
+  const long long units = a.N * area.units_per_image();
+  for (long long i = units * chunk / a.splits; i < units * (chunk + 1) / a.splits; i++) {
+    const Unit<C> unit(a, area, i);
+    if (!unit.empty()) add(unit, first, last, partial);
+  }
+}
+
 // The packed source rows behind a unit, for one block of groups.
 template <class C>
 class PackedSource {

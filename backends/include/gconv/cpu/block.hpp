@@ -38,9 +38,13 @@ struct Block {
   static int groups(const ConvArgs& a) { return a.G < kGroups ? a.G : kGroups; }
 };
 
-// Work that is shared out by items alone has this many tasks; lower_cpu.py computes the same number.
+// Work that is shared out by items has this many parts, of C::range_items or more each so that a part reads whole stretches of
+// memory; lower_cpu.py computes the same number.
 constexpr int kItemRanges = 32;
-inline long long item_ranges(long long items) { return items < kItemRanges ? items : kItemRanges; }
+template <class C>
+inline long long item_ranges(long long items) {
+  return smallest<long long>(kItemRanges, ceil_div(items, C::range_items));
+}
 
 // Where the lanes of an item lie in a tensor with groups and target channels.
 template <class C>

@@ -80,19 +80,11 @@ class SourcePacker {
     return v;
   }
 
-  // The next item's channels of the same point: far enough apart for the processor not to foresee them.
-  GCONV_CPU_INLINE static void prefetch_next_item(const T* from) {
-    constexpr int kBytes = (C::merged ? kLanes : B::kSource) * static_cast<int>(sizeof(T));
-    const char* next = reinterpret_cast<const char*>(from) + largest(kBytes, kCacheLine);
-#pragma GCC unroll 8
-    for (int i = 0; i < kBytes; i += kCacheLine) __builtin_prefetch(next + i, 0, 2);
-  }
-
   // Channels lie side by side.
   void pack_points(const T* from, float* to) const {
     const long long channel = group_ * B::kSource;
     for (long long j = low_; j < high_; j++, from += step_, to += B::kPixel) {
-      prefetch_next_item(from);
+      prefetch_after<(C::merged ? kLanes : B::kSource) * sizeof(T)>(from);
       if constexpr (kWholeVectors) {
         store_spread<B>(to, read_vector(from, channel));
       } else {

@@ -29,6 +29,14 @@ GCONV_CPU_INLINE Vec load(const float* p) {
 
 GCONV_CPU_INLINE void store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof(v)); }
 
+// Prefetches the kBytes after the next kBytes, such as another item's channels: they are too far apart for the processor to foresee.
+template <int kBytes>
+GCONV_CPU_INLINE void prefetch_after(const void* from) {
+  constexpr int kStep = kBytes < kCacheLine ? kCacheLine : kBytes;
+#pragma GCC unroll 8
+  for (int i = 0; i < kBytes; i += kCacheLine) __builtin_prefetch(static_cast<const char*>(from) + kStep + i, 0, 2);
+}
+
 // Every lane the same. Subtracting +0 changes no value, not even -0, so the compiler drops it.
 GCONV_CPU_INLINE Vec broadcast(float s) { return s - Vec{}; }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "area.hpp"
+#include "depthwise_gradient.hpp"
 #include "store.hpp"
 
 namespace gconv::cpu {
@@ -23,18 +24,11 @@ class WeightGradient {
     dy_ = scratch_.data() + area_.scratch_floats();
   }
 
-  // Task t of args.splits * item_ranges(items): one chunk for one range of items.
   void run(long long task) {
-    const long long items = B::items(a_.G), ranges = item_ranges(items);
-    const long long chunk = task / ranges, range = task % ranges;  // neighbours in time share source rows
-    const long long first = items * range / ranges, last = items * (range + 1) / ranges;
-    partial_ = static_cast<float*>(a_.workspace) + chunk * items * P::kItem;
-    for (long long i = first * P::kItem; i < last * P::kItem; i++) partial_[i] = 0.0f;
-    const long long units = a_.N * area_.units_per_image();
-    for (long long i = units * chunk / a_.splits; i < units * (chunk + 1) / a_.splits; i++) {
-      const Unit<C> unit(a_, area_, i);
-      if (!unit.empty()) add_unit(unit, first, last);
-    }
+    for_chunk<C>(a_, area_, task, [this](const Unit<C>& unit, long long first, long long last, float* partial) {
+      partial_ = partial;
+      add_unit(unit, first, last);
+    });
   }
 
  private:
@@ -65,6 +59,7 @@ class WeightGradient {
   }
 
   GCONV_CPU_INLINE static void pack_point(const LaneMap<C>& lanes, const typename Y::type* from, float* to) {
+    prefetch_after<B::kWidth * sizeof(typename Y::type)>(from + lanes.offset[0]);
     if (lanes.contiguous && lanes.count == B::kWidth) {
       for (int l = 0; l < B::kWidth; l += kLanes) store(to + l, Y::read_vector(from + lanes.offset[0] + l));
     } else {
@@ -135,14 +130,18 @@ class WeightGradient {
 };
 
 template <class C>
-void accumulate(const ConvArgs& a, long long task) { WeightGradient<C>(a).run(task); }
+void accumulate(const ConvArgs& a, long long task) {
+  if constexpr (C::in_place)
+    if (DepthwiseGradient<C>::suits(a)) return DepthwiseGradient<C>(a).run(task);
+  WeightGradient<C>(a).run(task);
+}
 
 // Task t of item_ranges(items): sum the chunks in their order and store.
 template <class C>
 void reduce(const ConvArgs& a, long long task) {
   using B = Block<C>;
   using P = PackedWeights<C>;
-  const long long items = B::items(a.G), ranges = item_ranges(items);
+  const long long items = B::items(a.G), ranges = item_ranges<C>(items);
   for (long long item = items * task / ranges; item < items * (task + 1) / ranges; item++) {
     const LaneMap<C> lanes(a, item, a.wv.g, a.wv.n);
     const float* from = static_cast<const float*>(a.workspace) + item * P::kItem;
