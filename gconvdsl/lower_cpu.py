@@ -153,7 +153,7 @@ def lower_cpu(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, arch
     """The source and plan for a problem; ``arch`` is a name in `ISAS`. The configuration's tile, pipeline and scheduler are not
     used."""
     shape = _shape(problem, ISAS[arch], config.strict_nonfinite)
-    return Lowered(_source(spec, shape), _plan(shape), config, _notes(shape, config), shape.isa.flags)
+    return Lowered(_source(spec, shape), _plan(shape), config, _notes(shape, config))
 
 
 # --- the plan
