@@ -38,7 +38,8 @@ class Arch:
     wave: lanes that execute together. max_threads: of one block. lds: bytes that one block may use (NVIDIA: shared memory, with
     opt-in). registers: 32-bit registers that one lane can have, accumulation registers included. register_file: 32-bit
     registers that one block can have in all. compute_units: of the usual device. direct_to_lds: bytes of the widest
-    global-to-LDS load that bypasses registers, 0 for none. compiler: the compilers' name of it. target: that runs it natively.
+    global-to-LDS load that bypasses registers, 0 for none. operand_copies: lanes that hold the same element of a matrix
+    instruction's operand. compiler: the compilers' name of it. target: that runs it natively.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Arch:
     compute_units: int
     direct_to_lds: int
     instructions: tuple[Instruction, ...]
+    operand_copies: int = 1
 
     def instructions_for(self, dtype: str) -> tuple[Instruction, ...]:
         """The matrix instructions for inputs of this dtype (see `arithmetic`)."""

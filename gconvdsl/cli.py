@@ -86,7 +86,7 @@ def _inspect(p: argparse.ArgumentParser) -> None:
 
 
 def _compare(p: argparse.ArgumentParser) -> None:
-    p.add_argument("a", metavar="A", help='a configuration as kernels of .gconv files state it: "pipeline = mem  tile = 64x64x64"')
+    p.add_argument("a", metavar="A", help='a configuration as .gconv kernels state it: "pipeline = mem  tile = 64x64x64"')
     p.add_argument("b", metavar="B", help="another one")
     p.add_argument("--problem", required=True, metavar="TEXT", help="a problem line or a MIOpenDriver command")
     p.add_argument("--direction", help="forward, bwd_data or bwd_weight")

@@ -19,7 +19,8 @@ _WIDTHS = {"dwordx4": 16, "dwordx3": 12, "dwordx2": 8, "dword": 4, "b128": 16, "
 _GLOBAL = ("buffer_", "global_", "flat_")
 _KINDS = (("matrix", ("v_mfma", "v_smfmac", "v_wmma", "v_swmmac")), ("barrier", ("s_barrier",)),
           ("wait", ("s_wait", "s_nop", "s_delay", "s_sleep")), ("priority", ("s_setprio",)),
-          ("branch", ("s_cbranch", "s_branch")), ("lds", ("ds_",)), ("scratch", ("scratch_",)), ("global", _GLOBAL), ("valu", ("v_",)), ("salu", ("s_",)))
+          ("branch", ("s_cbranch", "s_branch")), ("lds", ("ds_",)), ("scratch", ("scratch_",)),
+          ("global", _GLOBAL), ("valu", ("v_",)), ("salu", ("s_",)))
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def _successors(index: int, ops: Sequence[Op], labels: dict[str, int], count: in
 
 
 def main_loop(blocks: Sequence[Block]) -> list[Block]:
-    """The innermost loop with the most matrix instructions, or where there are none the most fused multiply-adds; else nothing."""
+    """The innermost loop with the most matrix instructions, or without any the most fused multiply-adds; else nothing."""
     found: list[int] = []
     inside: Iterable[int] = range(len(blocks))
     while True:

@@ -18,7 +18,7 @@ from .plan import Launch, Lowered, Plan
 from .problem import ConvProblem
 from .reach import find_pieces, offset_bits
 from .spec import KernelSpec
-from .tile_cost import lds_bytes, prefetch_depth
+from .tile_cost import fragment_budget, lds_bytes, prefetch_depth
 from .window import find_window
 
 __all__ = ["lower"]
@@ -71,7 +71,9 @@ def _shape(problem: ConvProblem, config: KernelConfig, target: Arch) -> Shape:
     prefetch = prefetch_depth(tile, problem.dtype, row, target, config.block_per_cu or 1)
     bits = 32 if pieces else offset_bits(problem, tile, splits)
     vectors = _with_vectors(problem, tile, partial, window.pack if window else 1)
-    return Shape(vectors, instruction, merge, splits, partial, bits, window, row.needs_num_wave_groups or 1, prefetch, pieces)
+    budget = fragment_budget(tile, problem.dtype, target, row, instruction, merge, window)
+    groups = row.needs_num_wave_groups or 1
+    return Shape(vectors, instruction, merge, splits, partial, bits, window, groups, prefetch, pieces, budget)
 
 
 def _automatic_splits(problem: ConvProblem, tile: Tile, merge: int, target: Arch) -> int:

@@ -20,7 +20,6 @@ __all__ = ["CPP", "DIRECTION", "REDUCE_THREADS", "Shape", "entry", "int3", "sour
 REDUCE_THREADS = 256
 CPP = {"fp32": "float", "fp16": "gconv::f16", "bf16": "gconv::bf16"}
 DIRECTION = {"forward": "gconv::kForward", "bwd_data": "gconv::kBwdData", "bwd_weight": "gconv::kBwdWeight"}
-_FRAGMENT_BUDGET = 128              # registers that pipelines may hold the fragments of a whole step in
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,7 @@ class Shape:
     wave_groups: int = 1
     prefetch: int = 1
     pieces: Pieces | None = None
+    fragment_budget: int = 0
 
     @property
     def group_waves(self) -> tuple[int, int]:
@@ -77,7 +77,7 @@ def _facts(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, shape: 
         f"static constexpr gconv::Direction kDirection = {DIRECTION[problem.direction]};",
         *(f"using {name} = {int3(getattr(problem, name.lower()))};" for name in ("Filter", "Stride", "Dilation")),
         *(f"static constexpr int {name} = {value};" for name, value in constants.items()),
-        *(f"static constexpr bool {name} = {str(value).lower()};" for name, value in _flags(spec, problem, config, shape).items()),
+        *(f"static constexpr bool {name} = {str(on).lower()};" for name, on in _flags(spec, problem, config, shape).items()),
         f"using Box = {int3(box)};",
         f"using In = {CPP[problem.dtype]};",
         f"using Out = {CPP[problem.out_dtype]};",
@@ -102,7 +102,7 @@ def _sizes(problem: ConvProblem, shape: Shape) -> dict[str, int]:
 
 def _pipeline_facts(problem: ConvProblem, config: KernelConfig, shape: Shape) -> dict[str, int]:
     direct = PIPELINES[config.pipeline[0]].needs_direct_to_lds
-    return {"kWaveGroups": shape.wave_groups, "kPrefetch": shape.prefetch, "kFragmentBudget": _FRAGMENT_BUDGET,
+    return {"kWaveGroups": shape.wave_groups, "kPrefetch": shape.prefetch, "kFragmentBudget": shape.fragment_budget,
             "kPad": 0 if direct else LDS_PAD_BYTES // DTYPES[problem.dtype].bytes}
 
 
@@ -114,6 +114,7 @@ def _flags(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, shape: 
         "kWindow": shape.window is not None, "kAlongKA": along_a, "kAlongKB": problem.direction == "forward", "kPartial": shape.partial,
         "kShuffle": config.epilogue == "cshuffle", "kInterwave": config.scheduler == "interwave",
         "kDoubleBuffer": bool(config.double_smem_buffer), "kAsync": PIPELINES[config.pipeline[0]].needs_direct_to_lds,
-        "kLikeY": reads_like and not shape.partial, "kExplicit": bool(config.explicit_gemm), "kSplitImage": shape.pieces is not None,
-        "kPadM": config.pad_m is not False or shape.pieces is not None, "kPadK": config.pad_k is not False,
+        "kLikeY": reads_like and not shape.partial, "kExplicit": bool(config.explicit_gemm),
+        "kSplitImage": shape.pieces is not None, "kPadM": config.pad_m is not False or shape.pieces is not None,
+        "kPadK": config.pad_k is not False,
     }

@@ -28,9 +28,10 @@ PRECISIONS: dict[str, str] = {"tf32": "fp32 inputs are rounded to 10 mantissa bi
 class Pipeline:
     """One pipeline.
 
-    ``cpp``: the class template in ``backends/include/gconv/pipeline_NAME.hpp``. ``schedulers``: the legal ones, the usual one first.
+    ``cpp``: the class template in ``backends/include/gconv/pipeline_NAME.hpp``. ``schedulers``: the legal ones, the usual first.
     ``prefetch``: K-steps of global loads in flight. ``lds_buffers``: copies of the A and B tiles in LDS. The three needs are
-    hardware or option requirements. ``staging``: tiles that wait in registers; ``deepens``: more of both where memory is slow.
+    hardware or option requirements. ``staging``: tiles that wait in registers; ``deepens``: more of both where memory is slow;
+    ``fragment_sets``: operands of matrix instructions in registers at a time, as compiled.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Pipeline:
     needs_num_wave_groups: int | None = None
     staging: int = 1
     deepens: bool = False
+    fragment_sets: int = 1
 
     @property
     def implied_options(self) -> dict[str, Any]:
@@ -62,14 +64,18 @@ PIPELINES: dict[str, Pipeline] = {row.name: row for row in (
     Pipeline("basic_v1", "BasicV1",
              "the next K-step is loaded into registers while the present one is computed from LDS, two barriers a step",
              _BOTH),
-    Pipeline("mem", "Mem", "2 to 8 K-steps are kept in flight in registers, for problems bound by memory", _BOTH, prefetch=2, staging=2, deepens=True),
-    Pipeline("compv3", "CompV3", "two K-steps in flight, LDS and memory traffic interleaved between matrix instructions", prefetch=2),
-    Pipeline("compv4", "CompV4", "two LDS buffers in turn: one is read while the other is filled from registers", prefetch=2, lds_buffers=2,
-             needs_double_smem_buffer=True),
-    Pipeline("compv5", "CompV5", "two groups of waves alternate between loading and computing", lds_buffers=2, needs_num_wave_groups=2),
-    Pipeline("compv6", "CompV6", "three K-steps in flight through two sets of staging registers", prefetch=3, staging=2),
-    Pipeline("comp_async", "CompAsync", "two LDS buffers in turn, filled by direct global-to-LDS loads without staging registers", prefetch=3,
-             lds_buffers=2, staging=0, needs_direct_to_lds=True, needs_double_smem_buffer=True),
+    Pipeline("mem", "Mem", "2 to 8 K-steps are kept in flight in registers, for problems bound by memory", _BOTH, prefetch=2,
+             staging=2, deepens=True),
+    Pipeline("compv3", "CompV3", "two K-steps in flight, LDS and memory traffic interleaved between matrix instructions",
+             prefetch=2),
+    Pipeline("compv4", "CompV4", "two LDS buffers in turn: one is read while the other is filled from registers", prefetch=2,
+             lds_buffers=2, needs_double_smem_buffer=True),
+    Pipeline("compv5", "CompV5", "two groups of waves alternate between loading and computing", lds_buffers=2,
+             needs_num_wave_groups=2),
+    Pipeline("compv6", "CompV6", "three K-steps in flight through two sets of staging registers", prefetch=3, staging=2,
+             fragment_sets=4),
+    Pipeline("comp_async", "CompAsync", "two LDS buffers in turn, filled by direct global-to-LDS loads without staging registers",
+             prefetch=3, lds_buffers=2, staging=0, needs_direct_to_lds=True, needs_double_smem_buffer=True),
     Pipeline("basic_async_v1", "BasicAsyncV1", "one LDS buffer filled by direct global-to-LDS loads, one K-step in flight",
              staging=0, needs_direct_to_lds=True),
 )}

@@ -10,11 +10,12 @@ from .dtypes import DTYPES
 from .pipelines import PIPELINES, Pipeline
 from .window import Window
 
-__all__ = ["LDS_PAD_BYTES", "lds_bytes", "prefetch_depth", "register_limit", "registers_per_lane"]
+__all__ = ["LDS_PAD_BYTES", "fragment_budget", "lds_bytes", "prefetch_depth", "register_limit", "registers_per_lane"]
 
 LDS_PAD_BYTES = 16
 _SHUFFLE_PAD = 8
-_ADDRESS_REGISTERS = 32
+_ADDRESS_REGISTERS, _ROW_REGISTERS, _VECTOR_BYTES = 16, 4, 16
+_MOST_FRAGMENTS = 128               # registers of a lane
 _OFFSET_BYTES = 8
 _FMA_DEPTH = 4
 
@@ -47,8 +48,8 @@ def registers_per_lane(tile: Tile, dtype: str, arch: Arch, pipeline: str | Pipel
                        merge: int = 1, window: Window | None = None) -> int:
     """An estimate of the 32-bit registers of one lane, rounded up.
 
-    Accumulators (exact), A and B fragments, the elements staged between global memory and LDS (none with direct loads), and 32
-    for addresses and counters. Merged groups each have accumulators and staged elements.
+    Accumulators (exact), A and B fragments, the elements staged between global memory and LDS (none with direct loads), 4 for the
+    place of each vector that a lane moves (1 in a window), 16 for the rest. Merged groups each have accumulators and elements.
     """
     row = _pipeline(pipeline)
     words = DTYPES[dtype].bytes / 4
@@ -57,7 +58,17 @@ def registers_per_lane(tile: Tile, dtype: str, arch: Arch, pipeline: str | Pipel
     merge = _tiles_side_by_side(merge, window)
     elements = (window.pixels * window.chunk if window else tile.m * tile.k) + tile.n * tile.k
     staged = elements * words / lanes * stages * merge
-    return math.ceil(tile.m * tile.n / lanes * merge + _fragments(tile, words, arch, instruction) + staged) + _ADDRESS_REGISTERS
+    places = elements * DTYPES[dtype].bytes / _VECTOR_BYTES / lanes * merge * (1 if window else _ROW_REGISTERS)
+    fragments = _fragments(tile, words, arch, instruction) * (row.fragment_sets if row else 1)
+    return math.ceil(tile.m * tile.n / lanes * merge + fragments + staged + places) + _ADDRESS_REGISTERS
+
+
+def fragment_budget(tile: Tile, dtype: str, arch: Arch, pipeline: Pipeline, instruction: Instruction, merge: int = 1,
+                    window: Window | None = None) -> int:
+    """Registers in which a pipeline may hold the fragments of a whole step: what the rest leaves, at most 128."""
+    need = registers_per_lane(tile, dtype, arch, pipeline, instruction, merge, window)
+    left = register_limit(arch, math.prod(tile.waves) * arch.wave) - need
+    return min(_MOST_FRAGMENTS, max(0, math.floor(left + _fragments(tile, DTYPES[dtype].bytes / 4, arch, instruction))))
 
 
 def _tiles_side_by_side(merge: int, window: Window | None) -> int:
@@ -87,7 +98,7 @@ def _fragments(tile: Tile, words: float, arch: Arch, instruction: Instruction | 
     m, n = tile.m / tile.waves[0], tile.n / tile.waves[1]
     if instruction is not None and instruction.name == "fma":
         return _FMA_DEPTH * (m / 16 * 64 / arch.wave + n / 16 * 4)
-    return (m + n) * (instruction.k if instruction else 1) * words / arch.wave
+    return (m + n) * (instruction.k if instruction else 1) * words * arch.operand_copies / arch.wave
 
 
 def register_limit(arch: Arch, threads: int) -> int:

@@ -11,6 +11,9 @@ template <class S>
 struct BasicAsyncV1 {
   static constexpr int kLdsBuffers = S::kDoubleBuffer ? 2 : 1, kScratchBytes = 0;
   using Gemm = WaveGemm<S>;
+  // Where the fragments of a whole step are too many for registers, the products come first and only then the copies.
+  static constexpr bool kHolds = Gemm::kParts * Gemm::kFragmentWords <= S::kFragmentBudget;
+  static constexpr int kHeldParts = kHolds ? Gemm::kParts : 1;
 
   template <class Mover, class Lds>
   static GCONV_DEVICE void run(const Mover& mover, const Lds& lds, int first, int end, Gemm& gemm) {
@@ -18,18 +21,24 @@ struct BasicAsyncV1 {
     mover.start(lds, 0, first, staged);
     mover.finish(lds, 0, first, staged);
     hw::barrier();
-    typename Gemm::Fragment held[Gemm::kParts];
+    typename Gemm::Fragment held[kHeldParts];
     int buffer = 0;
     for (int step = first; step < end; ++step) {
-      GCONV_UNROLL
-      for (int i = 0; i < Gemm::kParts; ++i) gemm.load(held[i], lds.a(buffer), lds.b(buffer), i);
+      if constexpr (kHolds) {
+        GCONV_UNROLL
+        for (int i = 0; i < Gemm::kParts; ++i) gemm.load(held[i], lds.a(buffer), lds.b(buffer), i);
+      } else {
+        gemm.step(lds.a(buffer), lds.b(buffer));
+      }
       if (step + 1 < end) {
         if constexpr (kLdsBuffers == 2) buffer ^= 1;
         else hw::barrier();  // every wave holds its fragments
         mover.start(lds, buffer, step + 1, staged);
       }
-      GCONV_UNROLL
-      for (int i = 0; i < Gemm::kParts; ++i) gemm.multiply(held[i], i);
+      if constexpr (kHolds) {
+        GCONV_UNROLL
+        for (int i = 0; i < Gemm::kParts; ++i) gemm.multiply(held[i], i);
+      }
       if (step + 1 < end) {
         mover.finish(lds, buffer, step + 1, staged);
         hw::barrier();

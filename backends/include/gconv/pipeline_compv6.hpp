@@ -40,6 +40,7 @@ struct CompV6 {
     for (int i = 0; i + 1 < Gemm::kParts; ++i) {
       gemm.load(fragment[(Start + i + 1) % 2], lds.a(Buffer), lds.b(Buffer), i + 1);
       gemm.multiply(fragment[(Start + i) % 2], i);
+      GCONV_SCHED_BARRIER();  // no more than two fragments at a time
     }
     constexpr int last = (Start + Gemm::kParts - 1) % 2, other = kLdsBuffers - 1 - Buffer;
     if (step + 1 < end) {

@@ -52,6 +52,8 @@ struct WaveGemm {
       Fragment f;
       load(f, a, b, i);
       multiply(f, i);
+      // Half waves have half the registers for a tile: reads may not run further ahead than one part.
+      if constexpr (hw::kWave == 32) GCONV_SCHED_BARRIER();
     }
     if constexpr (S::kInterwave) hw::lower_priority();
   }

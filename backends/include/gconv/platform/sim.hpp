@@ -27,6 +27,7 @@
 #define GCONV_DEVICE GCONV_DEVICE_INLINE
 #define GCONV_UNROLL
 #define GCONV_SCHED_GROUP_BARRIER(mask, size, group)
+#define GCONV_SCHED_BARRIER()
 
 // A block-shared array, filled with NaN by the first lane of each block that reaches its declaration. Under the address
 // sanitizer it gets red zones of its own, because g++ gives none to statics of templates.
