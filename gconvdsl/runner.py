@@ -46,6 +46,9 @@ class Result:
     error: str = ""
     decision: choose.Decision | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "decision": None}          # a loaded kernel belongs to its process
+
 
 @lru_cache(maxsize=None)
 def bare_spec(direction: str) -> KernelSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import warnings
 from pathlib import Path
@@ -138,6 +139,12 @@ def test_result_holds_time_rate_config_and_target(stub: StubBackend) -> None:
     assert result.time_ms > 0 and result.target == f"stub:{ARCH}" and result.config.pipeline == ("basic_v1",)
     # 2 images, 6 output channels, 2 x 6 outputs, 2 channels of a group, 6 taps, 2 operations each
     assert result.tflops == pytest.approx(2 * 2 * 6 * 12 * 2 * 6 / (result.time_ms * 1e-3) / 1e12)
+
+
+def test_results_pickle(stub: StubBackend) -> None:
+    result = gconv.Runner(BASIC, target="cpu").run(*data(PROBLEM), PROBLEM)
+    again = pickle.loads(pickle.dumps(result))
+    assert np.array_equal(again.output, result.output) and again.config == result.config and again.time_ms == result.time_ms
 
 
 def test_a_runner_reports_errors_and_a_kernel_call_raises_them(stub: StubBackend) -> None:
