@@ -17,6 +17,7 @@ from .spec import KernelSpec
 __all__ = ["Worker"]
 
 _RUNS_OF_A_CASE = 8
+_SECONDS_TO_END = 5
 
 
 class Worker:
@@ -29,8 +30,8 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        self._stop()
+    def __exit__(self, failure: Any, *_: Any) -> None:
+        self._stop(0 if failure else _SECONDS_TO_END)
 
     def check_case(self, spec: KernelSpec, config: KernelConfig, problem: ConvProblem, target: str, **options: Any) -> Outcome:
         """`cases.check_case` there; warnings are shown here. A crash or a timeout is an outcome like other failures.
@@ -72,9 +73,11 @@ class Worker:
             self._process.start()
             theirs.close()
 
-    def _stop(self) -> None:
+    def _stop(self, patience: float = 0) -> None:
+        """Close the pipe, at which an idle process ends and removes its temporary files; after ``patience`` seconds kill it."""
         if self._process is not None:
             self._pipe.close()
+            self._process.join(patience)
             self._process.kill()
             self._process.join()
             self._process = None

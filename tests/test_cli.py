@@ -232,6 +232,21 @@ def test_a_reader_that_leaves_and_an_interrupt_are_quiet() -> None:
         assert process.wait(30) == 130 and process.stderr.read() == b""
 
 
+def test_a_worker_leaves_no_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gconvdsl.config import KernelConfig
+    from gconvdsl.problem_text import parse_problem
+    from gconvdsl.worker import Worker
+
+    (tmp_path / "no directory").touch()
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("GCONV_CACHE_DIR", str(tmp_path / "no directory"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    with Worker() as worker, pytest.warns(RuntimeWarning, match="cannot be used"):
+        assert worker.check_case(runner.bare_spec("forward"), KernelConfig(), parse_problem(PROBLEM), "cpu", kinds=("normal",)).ok
+        assert list((tmp_path / "temporary").glob("gconvdsl-*"))
+    assert not list((tmp_path / "temporary").glob("gconvdsl-*"))
+
+
 def test_a_negative_seed_and_a_lack_of_memory_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     done = gconv("verify", "--problem", PROBLEM, "--seed", "-1")
     assert done.returncode == 2 and "-1 is not a whole number of at least 0" in done.stderr and "Traceback" not in done.stderr
