@@ -1,7 +1,7 @@
 """Target ``emu``: the compiled AMD code object, executed on the CPU instruction by instruction.
 
-The kernel is compiled as for target hip; ``llvm-objdump`` disassembles it, and the emu_* modules execute the text, all lanes of many
-blocks at once. docs/emulator.md says what is checked and what is not.
+The kernel is compiled as for target hip; ``llvm-objdump`` disassembles it, and the emu_* modules execute the text, all lanes of
+many blocks at once. docs/emulator.md says what is checked and what is not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From ``llvm-objdump -d -l`` text to instruction objects.
 
-An `Instruction` keeps what the text says: operands, modifiers, the two halves of a dual-issue instruction. What it does is decided
-in the emu_scalar, emu_vector, emu_matrix, emu_memory and emu_lds modules.
+An `Instruction` keeps what the text says: operands, modifiers, the two halves of a dual-issue instruction. What it does is
+decided in the emu_scalar, emu_vector, emu_matrix, emu_memory and emu_lds modules.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _SUFFIX = re.compile(r"_(e32|e64|sdwa|dpp|e64_dpp)$")
 
 
 class Fault(Exception):
-    """Something a kernel must not do, or that the emulator does not know. ``lanes``: flat (row, lane) places where it is known."""
+    """Something a kernel must not do, or that the emulator does not know. ``row`` (its position in the group) and ``lane`` where
+    they are known."""
 
     def __init__(self, reason: str, row: int | None = None, lane: int | None = None) -> None:
         super().__init__(reason)
@@ -53,8 +54,8 @@ class Fault(Exception):
 class Operand:
     """``kind``: "v" vector register, "s" scalar register, "c" constant, "x" anything else (off, a hardware register name).
 
-    ``index`` is the first register (in its file) or the constant's bits; ``count`` the registers named; ``half`` "l" or "h" of 16-bit
-    registers; ``number`` the text of a floating-point constant, whose bits depend on the type it is read as.
+    ``index`` is the first register (in its file) or the constant's bits; ``count`` the registers named; ``half`` "l" or "h" of
+    16-bit registers; ``number`` the text of a floating-point constant, whose bits depend on the type it is read as.
     """
 
     kind: str

@@ -1,7 +1,7 @@
 """What an instruction reads and writes, and what undefined inputs mean for it.
 
-Undefined values travel through arithmetic. They are a fault where they decide something: an address, a branch, the execution mask, a
-value stored to memory.
+Undefined values travel through arithmetic. They are a fault where they decide something: an address, a branch, the execution
+mask, a value stored to memory.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _NOTHING = ("inv", "wbl2", "wb")
 
 @dataclass(frozen=True)
 class Effects:
-    """``reads`` and ``writes`` are register numbers. ``kind``: "scalar", "bits" (scalar, bit by bit), "vector", "mask" (lanes to a scalar
-    mask), "lane" (one lane to a scalar), "matrix", "lds", or "decide" (no undefined value may be read). ``deciding``: those of the
-    registers read that must be defined; ``masks``: scalar registers read as lane masks; ``high``: words that only the result's high
-    word depends on."""
+    """``reads`` and ``writes`` are register numbers. ``kind``: "scalar", "bits" (scalar, bit by bit), "vector", "mask" (lanes
+    to a scalar mask), "lane" (one lane to a scalar), "matrix", "lds", or "decide" (no undefined value may be read).
+    ``deciding``: those of the registers read that must be defined; ``masks``: scalar registers read as lane masks; ``high``:
+    words that only the result's high word depends on."""
 
     reads: frozenset[int]
     writes: frozenset[int]
@@ -66,6 +66,7 @@ class Effects:
     deciding: frozenset[int] = frozenset()
     masks: frozenset[int] = frozenset()
     high: frozenset[int] = frozenset()
+    parts: tuple[Effects, ...] = ()
 
     @property
     def touched(self) -> frozenset[int]:
@@ -86,9 +87,9 @@ def effects(ins: Instruction, wave: int) -> Effects:
     """The effects of an instruction of a kernel with waves of this many lanes."""
     name = ins.name
     if name == "dual":
-        parts = [effects(part, wave) for part in ins.parts]
+        parts = tuple(effects(part, wave) for part in ins.parts)
         return Effects(
-            parts[0].reads | parts[1].reads, parts[0].writes | parts[1].writes, "vector", masks=parts[0].masks | parts[1].masks
+            parts[0].reads | parts[1].reads, parts[0].writes | parts[1].writes, "vector", parts=parts
         )
     if name.startswith("s_"):
         return _scalar(ins, wave)
@@ -198,7 +199,10 @@ def find_poison(group: Group, ins: Instruction, e: Effects) -> dict[int, Any] | 
         return dict(zip(ins.operands[0].registers(), matrix_poison(ins, group.batch.kernel, group), strict=True))
     if e.kind in ("scalar", "bits"):
         return _scalar_poison(group, e)
-    lanes = _lane_poison(group, e)
+    if e.parts:     # a dual-issue instruction
+        halves = [find_poison(group, part, effect) or {} for part, effect in zip(ins.parts, e.parts, strict=True)]
+        return {**halves[0], **halves[1]}
+    lanes = _selected_poison(group, ins, e) if ins.name == "v_cndmask_b32" and not ins.sdwa else _lane_poison(group, e)
     if not lanes.any():
         return None
     if e.kind == "lane":
@@ -243,6 +247,14 @@ def _lane_poison(group: Group, e: Effects, without: frozenset[int] = frozenset()
             bits = group.scalar_poison(register - SGPR).astype(np.uint64)
             lanes = lanes | (_placed(bits, register, e) if register in e.masks else np.where(bits != 0, ALL_BITS, np.uint64(0)))
     return lanes & group.exec
+
+
+def _selected_poison(group: Group, ins: Instruction, e: Effects) -> Array:
+    """Of a selection only the value that is taken matters, and the condition."""
+    chosen = group.read_mask(min(e.masks) - SGPR)
+    first, second = (frozenset(operand.registers()) for operand in ins.operands[1:3])
+    a, b = (_lane_poison(group, e, e.reads - one) for one in (first, second))
+    return a & ~chosen | b & chosen | _lane_poison(group, e, e.reads - e.masks)
 
 
 def _placed(bits: Array, register: int, e: Effects) -> Array:

@@ -42,10 +42,9 @@ _USER_SGPRS = (
 
 @dataclass(frozen=True)
 class Descriptor:
-    """One kernel: address of its first instruction; bytes of LDS a block, scratch a lane, arguments; lanes of a wave; registers it may
-    use (vgprs, agprs, sgprs); which SGPRs are filled at the start, in order, as (name, count), how many are
-    reserved for them, and the axes of the block number that follow, and the scratch
-    offset of the wave."""
+    """One kernel: address of its first instruction; bytes of LDS a block, scratch a lane, arguments; lanes of a wave; registers
+    it may use (vgprs, agprs, sgprs); the SGPRs filled at the start: ``inputs`` in order as (name, count), ``user_sgprs``
+    reserved for them, then the axes of the block number and the wave's scratch offset."""
 
     name: str
     arch: str

@@ -1,8 +1,9 @@
 """LDS of a batch of blocks, and which waves touched which half word since the last barrier.
 
-For every half word the emulator keeps whether it was ever written, and a set of the waves that wrote (bits 0 to 31) or read (bits 32 to
-63) it in this interval between barriers. Two waves race on a half word if one writes it and the other touches it in one interval. An
-operation still in flight when its wave arrives at a barrier counts for the next interval too: the barrier does not cover it.
+For every half word the emulator keeps whether it was ever written, and a set of the waves that wrote (bits 0 to 31) or read
+(bits 32 to 63) it in this interval between barriers. Two waves race on a half word if one writes it and the other touches it in
+one interval. An operation still in flight when its wave arrives at a barrier counts for the next interval too: the barrier does
+not cover it.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class Lds:
     # --- accesses
 
     def load(self, group: Group, addresses: Array, size: int) -> tuple[Array, Any, list[LdsAccess]]:
-        """(rows, lanes, words) uint32, (rows,) lane bits of values never written (0: none), and what is to be kept while in flight."""
+        """(rows, lanes, words) uint32, (rows,) lane bits of values never written (0: none), and what is to be kept while in
+        flight."""
         unit, index = self._units(group, addresses, size)
         found = self.halves.reshape(-1, unit)[index].reshape(*addresses.shape, -1)
         known = self.defined.reshape(-1, unit)[index]
@@ -83,7 +85,8 @@ class Lds:
     def store(
         self, group: Group, addresses: Array, values: Array, size: int, undefined: Array | None = None, copied: bool = False
     ) -> list[LdsAccess]:
-        """Store (rows, lanes, words). ``undefined``: lanes whose value is poison; ``copied``: by a load that bypasses registers."""
+        """Store (rows, lanes, words). ``undefined``: lanes whose value is poison; ``copied``: by a load that bypasses
+        registers."""
         unit, index = self._units(group, addresses, size)
         kept = self._use(group, unit, index, write=True, copied=copied)
         if size == 1:
@@ -135,11 +138,9 @@ class Lds:
         bits = int(conflict[conflict != 0][0])
         other = (bits & -bits).bit_length() - 1
         done = "wrote" if other < 32 else "read"
-        raise Fault(
-            f"an LDS race: wave {wave} {'writes' if write else 'reads'} what wave {other % 32} {done}, with no barrier in between that "
-            "both operations were complete for",
-            int(row),
-        )
+        verb = "writes" if write else "reads"
+        reason = f"an LDS race: wave {wave} {verb} what wave {other % 32} {done}, with no barrier in between that covers both"
+        raise Fault(reason, int(row))
 
     def arrive(self, group: Group, accesses: list[LdsAccess]) -> None:
         """Waves arrive at a barrier; ``accesses`` are still in flight."""
@@ -178,10 +179,8 @@ class Lds:
         hit = self.flying.reshape(-1, unit)[index]
         if hit.any():
             row = int(np.argwhere(hit)[0][0])
-            raise Fault(
-                f"wave {group.rows[row] % self.waves} {'writes' if write else 'reads'} LDS that a load to LDS has not delivered: a wait is missing",
-                row,
-            )
+            who = f"wave {group.rows[row] % self.waves} {'writes' if write else 'reads'}"
+            raise Fault(f"{who} LDS that a load to LDS has not delivered: a wait is missing", row)
 
     def complete(self, group: Group, accesses: list[LdsAccess]) -> None:
         """Loads to LDS have arrived: they count as writes of the wave that waited, from now on."""
@@ -216,7 +215,8 @@ def lds_instruction(ins: Instruction) -> Callable[[Group], None]:
 
 
 def _addresses(group: Group, register: int, offset: int) -> Array:
-    return group.read_vector(register).astype(np.int64) + offset
+    """Byte addresses; sums wrap at 32 bits."""
+    return (group.read_vector(register) + np.uint32(offset)).astype(np.int64)
 
 
 def _load(ins: Instruction, offsets: list[int], size: int, signed: bool) -> Callable[[Group], None]:
@@ -268,7 +268,8 @@ def _poisoned(group: Group, operand: Operand, words: int) -> Array | None:
 
 
 def _permute(ins: Instruction) -> Callable[[Group], None]:
-    """``ds_bpermute_b32``: lane i receives the value of lane address / 4; ``ds_permute_b32`` sends it there. Inactive lanes give 0."""
+    """``ds_bpermute_b32``: lane i receives the value of lane address / 4; ``ds_permute_b32`` sends it there. Inactive lanes
+    give 0."""
     target, address, data = (operand.index for operand in ins.operands[:3])
     offset, pull = ins.value("offset"), "bpermute" in ins.name
 

@@ -1,8 +1,8 @@
 """Matrix instructions, by the published lane layouts.
 
-An operand's element e of a lane holds row lane % M and k = e % c + c (lane // M) + c G (e // c), with G lanes a row and c elements
-that lie together. Sources: AMD Matrix Instruction Calculator (CDNA1 to CDNA3, RDNA3, RDNA4); gfx950 continues CDNA's rule; gfx1250 as
-AMD's Composable Kernel has it. tests/backends/test_emu_matrix.py pins them.
+An operand's element e of a lane holds row lane % M and k = e % c + c (lane // M) + c G (e // c), with G lanes a row and c
+elements that lie together. Sources: AMD Matrix Instruction Calculator (CDNA1 to CDNA3, RDNA3, RDNA4); gfx950 continues CDNA's
+rule; gfx1250 as AMD's Composable Kernel has it. tests/backends/test_emu_matrix.py pins them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ _IGNORED = ("matrix_a_reuse", "matrix_b_reuse")
 
 @dataclass(frozen=True)
 class Layout:
-    """One instruction: sizes, input type, and where elements lie. ``a`` and ``b`` (M, K) and (N, K): place in (lane * elements); ``row``
-    and ``column`` (lane, register) of the result; ``replicated``: both half waves hold the same operands (RDNA3)."""
+    """One instruction: sizes, input type, and where elements lie. ``a`` and ``b`` (M, K) and (N, K): place in (lane *
+    elements); ``row`` and ``column`` (lane, register) of the result; ``replicated``: both half waves hold the same operands
+    (RDNA3)."""
 
     m: int
     n: int

@@ -1,7 +1,7 @@
 """Global memory as emulated kernels see it: registered buffers at addresses of their own, with gaps between them.
 
-Every access is checked: all its bytes lie in one buffer, or the kernel is stopped. Scalar, global, scratch and buffer instructions are made
-here into functions of a `Group`.
+Every access is checked: all its bytes lie in one buffer, or the kernel is stopped. Scalar, global, scratch and buffer
+instructions are made here into functions of a `Group`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class AddressSpace:
         return buffer if buffer is not None and address < buffer.address + buffer.nbytes else None
 
     def load(self, addresses: Array, mask: Array | None, size: int) -> Array:
-        """(..., words) uint32 at each address where ``mask`` holds (None: everywhere), zeros elsewhere; 1 or 2 bytes give one word."""
+        """(..., words) uint32 at each address where ``mask`` holds (None: everywhere), zeros elsewhere; 1 or 2 bytes give one
+        word."""
         if mask is not None and mask.all():
             mask = None
         parts = self._parts(addresses, mask, size)
@@ -418,7 +419,8 @@ def merge_half(group: Group, register: int, values: Array, high: bool) -> Array:
 
 
 def _load_to_lds(ins: Instruction, place: Place, size: int) -> Callable[[Group], None]:
-    """A load that bypasses registers: lane i's data goes to m0 + offset + i * size (MI300 ISA, 9.1.9; gfx950 also 12 and 16 bytes)."""
+    """A load that bypasses registers: lane i's data goes to m0 + offset + i * size (MI300 ISA, 9.1.9; gfx950 also 12 and 16
+    bytes)."""
     offset = ins.value("offset")
 
     def run(group: Group) -> None:

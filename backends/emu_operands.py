@@ -111,7 +111,8 @@ def signed(bits: Read, kind: Any, operand: Operand) -> Read:
 
 
 def _permuted(ins: Instruction, bits: Read) -> Read:
-    """Data-parallel primitives: lanes read from other lanes of their row of 16; where there is none, 0 (bound_ctrl) is required."""
+    """Data-parallel primitives: lanes read from other lanes of their row of 16; where there is none, 0 (bound_ctrl) is
+    required."""
     name = next(name for name in _DPP if name in ins.modifiers)
     if ins.modifiers.get("row_mask", "0xf") != "0xf" or ins.modifiers.get("bank_mask", "0xf") != "0xf":
         raise Fault("the emulator does not know row and bank masks")

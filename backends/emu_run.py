@@ -1,7 +1,7 @@
 """Executing a kernel: programs of prepared instructions, groups of waves that run together, barriers.
 
-Waves at the same instruction run as one group. A branch they disagree on splits the group; groups that meet again at a branch target
-with the same operations in flight become one. Of several groups the one furthest behind runs first.
+Waves at the same instruction run as one group. A branch they disagree on splits the group; groups that meet again at a branch
+target with the same operations in flight become one. Of several groups the one furthest behind runs first.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Grid:
 
 @dataclass
 class Step:
-    """One prepared instruction: how it changes the control flow ("run", "jump", "branch", "wait", "signal", "barrier", "end"), what it
-    does, and what it reads and writes."""
+    """One prepared instruction: how it changes the control flow ("run", "jump", "branch", "wait", "signal", "barrier", "end"),
+    what it does, and what it reads and writes."""
 
     ins: Instruction
     flow: str
@@ -107,8 +107,8 @@ class Step:
 
 
 class Program:
-    """The instructions of a code object, prepared one by one when they are first reached. ``removed``: numbers of instructions that
-    are skipped, for tests that plant faults."""
+    """The instructions of a code object, prepared one by one when they are first reached. ``removed``: numbers of instructions
+    that are skipped, for tests that plant faults."""
 
     def __init__(self, instructions: Sequence[Instruction], kernel: Descriptor, removed: frozenset[int] = frozenset()) -> None:
         self.instructions, self.kernel, self.removed = instructions, kernel, removed
@@ -213,7 +213,8 @@ def execute(
     deadline: float = float("inf"),
     observe: Observer | None = None,
 ) -> int:
-    """Run the whole grid; the number of wave instructions executed. Raises `Stopped`, and `TimeOut` at ``deadline`` (perf_counter).
+    """Run the whole grid; the number of wave instructions executed. Raises `Stopped`, and `TimeOut` at ``deadline``
+    (perf_counter).
 
     ``observe`` is called after every instruction with it and the group that executed it.
     """

@@ -1,8 +1,8 @@
 """What executing waves hold: registers of a batch of blocks, and groups of waves that stand at the same instruction.
 
-A row is one wave: row = block of the batch * waves of a block + wave. Every array has one column of rows, so that one NumPy operation
-executes an instruction for all rows of a group. Poison says which values are not defined: per lane for vector registers, per bit for
-scalar ones. It travels through arithmetic and is a fault where a value decides something (emu_run).
+A row is one wave: row = block of the batch * waves of a block + wave. Every array has one column of rows, so that one NumPy
+operation executes an instruction for all rows of a group. Poison says which values are not defined: per lane for vector
+registers, per bit for scalar ones. It travels through arithmetic and is a fault where a value decides something (emu_run).
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ def to_bits(lanes: Array) -> Array:
 class Batch:
     """Registers and LDS of some blocks that run together.
 
-    ``vector`` (registers, rows, lanes) and ``scalar`` (registers, rows) are uint32; ``vector_poison`` (registers, rows) has a bit per
-    lane, ``scalar_poison`` the shape of ``scalar``. ``dirty``: registers (`SGPR` added for scalars) with poison in any row.
+    ``vector`` (registers, rows, lanes) and ``scalar`` (registers, rows) are uint32; ``vector_poison`` (registers, rows) has a
+    bit per lane, ``scalar_poison`` the shape of ``scalar``. ``dirty``: registers (`SGPR` added for scalars) with poison in any
+    row.
     """
 
     def __init__(self, kernel: Descriptor, blocks: Array, waves: int, memory: AddressSpace, lds: Lds) -> None:
@@ -82,7 +83,8 @@ class Batch:
 
 
 class Group:
-    """Waves at the same instruction: ``rows`` in order; ``at`` the instruction's number; ``pending`` what they have not waited for.
+    """Waves at the same instruction: ``rows`` in order; ``at`` the instruction's number; ``pending`` what they have not waited
+    for.
 
     ``select`` picks the rows out of an array of the batch: a slice where the group is the whole batch, so that nothing is copied.
     """

@@ -1,4 +1,5 @@
-"""Vector instructions: one value a lane. A table gives each instruction's types and function; the rest is reading and writing operands.
+"""Vector instructions: one value a lane. A table gives each instruction's types and function; the rest is reading and writing
+operands.
 
 Meanings: AMD instruction set documents (CDNA3, RDNA3, RDNA4), chapters VOP1, VOP2, VOP3, VOP3P, VOPC, SDWA, DPP.
 """

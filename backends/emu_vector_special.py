@@ -168,7 +168,8 @@ def _packed_move(ins: Instruction) -> Run:
 
 
 def _bit_operation(ins: Instruction) -> Run:
-    """``v_bitop3_b32`` and ``v_bitop2_b32``: bit abc of the table ``bitop3`` is the result for the bits a, b, c of the sources."""
+    """``v_bitop3_b32`` and ``v_bitop2_b32``: bit abc of the table ``bitop3`` is the result for the bits a, b, c of the
+    sources."""
     table, count = ins.value("bitop3"), len(ins.operands) - 1
     sources, store = [typed(ins, i, "u32") for i in range(count)], writer(ins, "u32")
 

@@ -1,7 +1,7 @@
 """Operations in flight: which counters they hold, which registers they will write, and what a wait completes.
 
-The hardware returns results out of the program's sight; only the counters tell. Until an operation's counter has been waited for, its
-destination registers must not be touched, and what it does to LDS is not ordered by a barrier.
+The hardware returns results out of the program's sight; only the counters tell. Until an operation's counter has been waited
+for, its destination registers must not be touched, and what it does to LDS is not ordered by a barrier.
 
 Counter rules: LLVM, "User Guide for AMDGPU Backend", memory models of gfx90a to gfx12; scalar loads complete in any order.
 """
@@ -54,8 +54,9 @@ def parse_wait(ins: Instruction) -> tuple[tuple[str, int], ...] | None:
 
 @dataclass(frozen=True)
 class LdsAccess:
-    """Where an operation in flight touches LDS: ``index`` (rows, lanes, ...) numbers units of ``unit`` half words, ``mask`` (rows, lanes) says
-    which lanes (None: all). ``write`` or read; ``copied`` by a load that bypasses registers, so that nobody may touch it before."""
+    """Where an operation in flight touches LDS: ``index`` (rows, lanes, ...) numbers units of ``unit`` half words, ``mask``
+    (rows, lanes) says which lanes (None: all). ``write`` or read; ``copied`` by a load that bypasses registers, so that nobody
+    may touch it before."""
 
     unit: int
     index: Array
@@ -119,7 +120,8 @@ class Pending:
             raise Fault(f"it {verb} {register_name(register)}, which {event.ins} has not delivered: a wait is missing")
 
     def wait(self, group: Group, counter: str, left: int) -> None:
-        """Complete what a wait guarantees: of operations that complete in order the oldest, of the others all when none is left."""
+        """Complete what a wait guarantees: of operations that complete in order the oldest, of the others all when none is
+        left."""
         queue = self.queues.get(counter)
         if not queue:
             return
