@@ -189,7 +189,7 @@ def get(name: str) -> Backend:
 
 def parse_target(text: str) -> tuple[Backend, str]:
     """``"sim:gfx942"`` as (backend, arch). Without an arch: GCONV_ARCH (GPUs only), else the target's default."""
-    name, colon, arch = text.strip().partition(":")
+    name, colon, arch = str(text).strip().partition(":")
     backend = get(name)
     if colon:
         arch = arch.partition(":")[0]       # features such as gfx90a:sramecc+:xnack- are the device's business

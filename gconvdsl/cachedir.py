@@ -25,8 +25,10 @@ _warned: set[str] = set()
 def warn_once(topic: str, message: str) -> None:
     """A RuntimeWarning, once per process and topic."""
     if topic not in _warned:
+        from .frames import stacklevel
+
         _warned.add(topic)
-        warnings.warn(message, RuntimeWarning, stacklevel=3)
+        warnings.warn(message, RuntimeWarning, stacklevel=stacklevel())
 
 
 def roots() -> list[Path]:

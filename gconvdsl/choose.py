@@ -18,6 +18,7 @@ from .build import Built, build, lower
 from .config import KernelConfig, Tile
 from .errors import CompileError, GconvError, LaunchError, NoKernelError, error
 from .families import find_family
+from .frames import stacklevel
 from .pipelines import PIPELINES
 from .problem import ConvProblem
 from .spec import KernelSpec
@@ -368,7 +369,7 @@ def _warn(decision: Decision) -> None:
         text = f"{fallback.reason} ({decision.target_text}); {used} is used instead of {wanted}"
         if text not in _warned:
             _warned.add(text)
-            warnings.warn(text, FallbackWarning, stacklevel=5)
+            warnings.warn(text, FallbackWarning, stacklevel=stacklevel())
 
 
 # --- memory across processes: failures only, since the rules decide everything else in microseconds

@@ -12,7 +12,7 @@ from typing import Any, Iterator
 
 from .source import Loc
 
-__all__ = ["of_code", "of_exception", "of_parameter", "of_return", "of_user"]
+__all__ = ["of_code", "of_exception", "of_parameter", "of_return", "of_user", "stacklevel"]
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -30,6 +30,14 @@ def of_user() -> Loc | None:
     while frame is not None and _is_foreign(frame.f_code):
         frame = frame.f_back
     return _of(frame.f_code, frame.f_lasti, frame.f_lineno, frame.f_globals) if frame else None
+
+
+def stacklevel() -> int:
+    """What `warnings.warn`, called by the caller, needs to name the innermost frame outside the package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and _is_foreign(frame.f_code):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def of_exception(exception: BaseException, within: CodeType) -> Loc:

@@ -72,6 +72,9 @@ class Runner:
         Errors of this package do not propagate: they give a `Result` with ``success`` False and their text.
         """
         try:
+            if not isinstance(problem, ConvProblem):
+                raise error("kernel.bind", kernel="run", reason=f"problem is a {type(problem).__name__}",
+                            hint="Pass a gconv.ConvProblem.")
             spec = bare_spec(problem.direction)
             return execute(spec, self.config, problem, (a, b), out=out, target=self.target, arch=self.arch)
         except GconvError as failure:

@@ -114,6 +114,12 @@ def test_tiles_by_family(stub: StubBackend) -> None:
     assert other.fallbacks[0].stage == "tile" and "cdna" in other.fallbacks[0].reason
 
 
+def test_a_warning_names_the_line_of_the_call(stub: StubBackend) -> None:
+    with pytest.warns(FallbackWarning) as caught:
+        choose.decide(SPEC, PROBLEM, KernelConfig(pipeline="comp_async -> basic_v1"), stub, "gfx1100")
+    assert [one.filename for one in caught] == [__file__]
+
+
 def test_free_means_no_warning(stub: StubBackend) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
