@@ -194,6 +194,11 @@ def test_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.code == "launch.target"
 
 
+def test_a_target_that_is_no_text_is_not_known() -> None:
+    with pytest.raises(gconv.LaunchError, match="Target '3' is not known"):
+        choose.resolve_target(3)  # type: ignore[arg-type]
+
+
 def test_an_arch_alone_is_of_the_default_target_or_of_its_vendor(monkeypatch: pytest.MonkeyPatch) -> None:
     def named(target: str | None, arch: str | None) -> str:
         backend, found = choose.resolve_target(target, arch)

@@ -141,9 +141,8 @@ def test_result_holds_time_rate_config_and_target(stub: StubBackend) -> None:
     assert result.tflops == pytest.approx(2 * 2 * 6 * 12 * 2 * 6 / (result.time_ms * 1e-3) / 1e12)
 
 
-def test_a_runner_reports_what_is_no_problem_and_no_target(stub: StubBackend) -> None:
+def test_a_runner_reports_what_is_no_problem(stub: StubBackend) -> None:
     assert "problem is a str" in gconv.Runner(BASIC).run(*data(PROBLEM), "N=1").error  # type: ignore[arg-type]
-    assert "launch.target" in gconv.Runner(BASIC, target=3).run(*data(PROBLEM), PROBLEM).error  # type: ignore[arg-type]
 
 
 def test_results_pickle(stub: StubBackend) -> None:
