@@ -111,6 +111,11 @@ class _Shape:
 
 
     @property
+    def sliding(self) -> bool:
+        """Whether each source point is read once for all taps of a filter row, whose weights stay in registers."""
+        return self.vectors == 1 and not self.algorithm.merged and 1 < self.problem.filter[-1] <= _SHORT_FILTER
+
+    @property
     def range_items(self) -> int:
         """Items that a part of a bwd_weight takes at least, to read whole stretches of memory (item_ranges in block.hpp)."""
         used = self.isa.lanes if self.algorithm.merged else min(self.width, self.target)
@@ -131,6 +136,8 @@ def _shape(problem: ConvProblem, isa: Isa, strict: bool) -> _Shape:
     algorithm = next(one for one in ALGORITHMS if one.applies(target, source, problem.G, isa.lanes))
     vectors = 1 if algorithm.merged else _vectors(-(-target // isa.lanes), isa)
     points, few = _register_block(vectors, isa, problem.direction)
+    if points == 8 and vectors == 1 and source > 1 and 1 < problem.filter[-1] <= _SHORT_FILTER:
+        points, few = 10, 7                # three or four weights fit beside them, and widths are often multiples of 7
     return _Shape(problem, isa, algorithm, vectors, points, few, strict)
 
 
@@ -240,7 +247,8 @@ def _constants(spec: KernelSpec, shape: _Shape) -> list[str]:
     return [f"static constexpr auto direction = gconv::cpu::Direction::{p.direction};",
             *(f"static constexpr int {name}[3] = {{{', '.join(map(str, values))}}};" for name, values in axes),
             "static constexpr int " + ", ".join(f"{name} = {value}" for name, value in counts.items()) + ";",
-            f"static constexpr bool merged = {_bool(shape.algorithm.merged)}, in_place = {_bool(_in_place(spec, shape))}, strict = {_bool(shape.strict)};",
+            f"static constexpr bool merged = {_bool(shape.algorithm.merged)}, sliding = {_bool(shape.sliding)}, "
+            f"in_place = {_bool(_in_place(spec, shape))}, strict = {_bool(shape.strict)};",
             *(f"using {name} = gconv::cpu::{storage[tensor]};" for name, tensor in names if tensor != "-")]
 
 

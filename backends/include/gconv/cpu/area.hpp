@@ -185,22 +185,21 @@ class PackedSource {
 
   // points: target points to serve, at least the unit's columns.
   void pack(const ConvArgs& a, const Unit<C>& unit, long long item, long long points) {
-    const bool backward = Block<C>::kBackward;
-    const TensorView& view = backward ? a.yv : a.xv;
-    const int* size = backward ? a.out : a.in;
-    SourcePacker<C> packer(a, view, item);
-    const T* image = static_cast<const T*>(backward ? a.y : a.x) + unit.image * view.n;
-    const long long slots = (unit.row_count - 1) * A::H::advance + unit.h.taps;
-    const long long column = unit.w.origin + unit.first_column * A::W::advance * A::W::unit;
-    packer.select(column, A::W::unit, size[2], (points - 1) * A::W::advance + unit.w.taps);
-    size_h_ = size[1], first_h_ = unit.h.origin + unit.first_row * A::H::advance * A::H::unit;
-    size_d_ = size[0], first_d_ = unit.d.origin + unit.plane * A::D::advance * A::D::unit;
-    for (int m = 0; m < unit.d.taps; m++)
-      for (long long slot = 0; slot < slots; slot++) {
-        if (!inside(m, slot)) continue;
-        const long long d = first_d_ + m * A::D::unit, h = first_h_ + slot * A::H::unit;
-        packer.pack(image + d * view.s[0] + h * view.s[1], at(m, slot));
-      }
+    size_h_ = size(a)[1], first_h_ = unit.h.origin + unit.first_row * A::H::advance * A::H::unit;
+    size_d_ = size(a)[0], first_d_ = unit.d.origin + unit.plane * A::D::advance * A::D::unit;
+    SourcePacker<C> packer(a, view(a), item);
+    select(a, packer, unit, points);
+    for_rows(a, unit, 0, (unit.row_count - 1) * A::H::advance + unit.h.taps, [&](const T* from, int m, long long slot) {
+      packer.pack(from, at(m, slot));
+    });
+  }
+
+  // Prefetches the next item's points of those source rows that target row i is the first to meet.
+  void prefetch(const ConvArgs& a, const Unit<C>& unit, long long item, long long i) const {
+    SourcePacker<C> packer(a, view(a), item);
+    select(a, packer, unit, unit.column_count);
+    const long long end = i * A::H::advance + unit.h.taps, first = i == 0 ? 0 : largest<long long>(end - A::H::advance, 0);
+    for_rows(a, unit, first, end, [&](const T* from, int, long long) { packer.prefetch(from); });
   }
 
   // The packed row that tap (d, h) of the unit's target row i meets; null on padding.
@@ -214,6 +213,25 @@ class PackedSource {
     const long long d = first_d_ + m * A::D::unit, h = first_h_ + slot * A::H::unit;
     return d >= 0 && d < size_d_ && h >= 0 && h < size_h_;
   }
+  static const TensorView& view(const ConvArgs& a) { return Block<C>::kBackward ? a.yv : a.xv; }
+  static const int* size(const ConvArgs& a) { return Block<C>::kBackward ? a.out : a.in; }
+
+  static void select(const ConvArgs& a, SourcePacker<C>& packer, const Unit<C>& unit, long long points) {
+    const long long column = unit.w.origin + unit.first_column * A::W::advance * A::W::unit;
+    packer.select(column, A::W::unit, size(a)[2], (points - 1) * A::W::advance + unit.w.taps);
+  }
+
+  // use(row, plane, slot) for the source rows of the unit that are not padding, with slots from first to end.
+  template <class Use>
+  GCONV_CPU_INLINE void for_rows(const ConvArgs& a, const Unit<C>& unit, long long first, long long end, Use use) const {
+    const TensorView& strides = view(a);
+    const T* image = static_cast<const T*>(Block<C>::kBackward ? a.y : a.x) + unit.image * strides.n;
+    for (int m = 0; m < unit.d.taps; m++)
+      for (long long slot = first; slot < end; slot++)
+        if (inside(m, slot))
+          use(image + (first_d_ + m * A::D::unit) * strides.s[0] + (first_h_ + slot * A::H::unit) * strides.s[1], m, slot);
+  }
+
   float* at(int m, long long slot) const { return floats_ + (m * area_.slots + slot) * area_.pitch; }
 
   const Area<C>& area_;

@@ -13,6 +13,7 @@ class Convolver {
   using A = Area<C>;
   using P = PackedWeights<C>;
   static constexpr int kRows = C::filter[0] * C::filter[1];
+  static constexpr int kMostSliding = kLanes == 16 ? 7 : 4;  // taps whose weights fit into registers beside the sums
 
  public:
   explicit Convolver(const ConvArgs& a) : a_(a), area_(a), scratch_(floats()), source_(area_, scratch_.data()) {
@@ -44,15 +45,13 @@ class Convolver {
 
   void compute(const Unit<C>& unit, long long item, Span whole, const Cover<C::points, C::few_points>& cover) {
     using W = typename A::W;
-    constexpr int kMost = W::max_taps * B::kSource, kLess = (W::max_taps - 1) * B::kSource;
-    if constexpr (kMost <= kUnrolled)
-      if (unit.w.taps == W::max_taps) return rows<kMost>(unit, item, whole, cover);
-    if constexpr (kLess > 0 && kLess <= kUnrolled && W::min_taps < W::max_taps)
-      if (unit.w.taps == W::max_taps - 1) return rows<kLess>(unit, item, whole, cover);
-    if constexpr (kMost > kUnrolled || W::min_taps < W::max_taps) rows<0>(unit, item, whole, cover);
+    if (unit.w.taps == W::max_taps) return rows<W::max_taps>(unit, item, whole, cover);
+    if constexpr (W::max_taps > 1 && W::min_taps < W::max_taps)
+      if (unit.w.taps == W::max_taps - 1) return rows<W::max_taps - 1>(unit, item, whole, cover);
+    if constexpr (W::min_taps < W::max_taps) rows<0>(unit, item, whole, cover);
   }
 
-  template <int kDepth>
+  template <int kTaps>
   void rows(const Unit<C>& unit, long long item, Span whole, const Cover<C::points, C::few_points>& cover) {
     const TensorView& view = B::kBackward ? a_.xv : a_.yv;
     const LaneMap<C> lanes(a_, item, view.g, view.c);
@@ -60,10 +59,11 @@ class Convolver {
     for (long long i = 0; i < unit.row_count; i++) {
       const long long row = plane + (unit.h.first + (unit.first_row + i) * A::H::step) * view.s[1];
       const int taps = unit.w.taps > 0 ? collect(unit, item, i) : 0;
+      source_.prefetch(a_, unit, item, i);
       long long column = whole.low;
-      for (long long b = 0; b < cover.large; b++, column += C::points) block<C::points, kDepth>(unit, lanes, taps, column, whole.high, row);
+      for (long long b = 0; b < cover.large; b++, column += C::points) block<C::points, kTaps>(unit, lanes, taps, column, whole.high, row);
       for (long long b = 0; b < cover.small; b++, column += C::few_points)
-        block<C::few_points, kDepth>(unit, lanes, taps, column, whole.high, row);
+        block<C::few_points, kTaps>(unit, lanes, taps, column, whole.high, row);
       if constexpr (C::strict) edges(unit, lanes, taps, whole, row);
     }
   }
@@ -81,10 +81,16 @@ class Convolver {
     return count;
   }
 
-  template <int kPoints, int kDepth>
+  // kTaps: those of the unit along w, or 0 where there may be none.
+  template <int kPoints, int kTaps>
   void block(const Unit<C>& unit, const LaneMap<C>& lanes, int taps, long long column, long long end, long long row) {
     alignas(64) float sums[kPoints * B::kWidth];
-    dot<C, kPoints, A::kPointStep, kDepth>(x_, w_, taps, column * A::kPointStep, 0, unit.w.taps * B::kSource, sums);
+    constexpr int kDepth = kTaps * B::kSource <= kUnrolled ? kTaps * B::kSource : 0;
+    if constexpr (B::kLate || (C::sliding && kTaps > 1)) {
+      SlidingDot<C, kPoints, A::W::advance, kTaps <= kMostSliding ? kTaps : 0>().run(x_, w_, taps, column * A::kPointStep, 0, unit.w.taps, sums);
+    } else {
+      dot<C, kPoints, A::kPointStep, kDepth>(x_, w_, taps, column * A::kPointStep, 0, unit.w.taps * B::kSource, sums);
+    }
     store(unit, lanes, sums, column, smallest<long long>(kPoints, end - column), row);
   }
 
@@ -94,8 +100,9 @@ class Convolver {
       if (column >= whole.low && column < whole.high) continue;
       const Span inside = unit.inside(column, width());
       alignas(64) float sums[B::kWidth];
-      dot<C, 1, A::kPointStep, 0>(x_, w_, taps, column * A::kPointStep + inside.low * B::kPixel, inside.low * P::kTap,
-                                  inside.size() * B::kSource, sums);
+      const long long x_shift = column * A::kPointStep + inside.low * B::kPixel, w_shift = inside.low * P::kTap;
+      if constexpr (B::kLate) SlidingDot<C, 1, A::W::advance, 0>().run(x_, w_, taps, x_shift, w_shift, inside.size(), sums);
+      else dot<C, 1, A::kPointStep, 0>(x_, w_, taps, x_shift, w_shift, inside.size() * B::kSource, sums);
       store(unit, lanes, sums, column, 1, row);
     }
   }

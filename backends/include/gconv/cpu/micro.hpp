@@ -49,6 +49,21 @@ GCONV_CPU_INLINE Vec in_register(Vec value) {
   return value;
 }
 
+// Lane l becomes lane (l / kTarget) * kSource + c: channel c of each lane's own group.
+template <class B, int c>
+GCONV_CPU_INLINE Vec spread(Vec v) {
+  if constexpr (B::kSource == 1) return v;
+#ifdef __clang__
+  Vec r;
+  for (int l = 0; l < kLanes; l++) r[l] = v[l / B::kTarget * B::kSource + c];
+  return r;
+#else
+  UVec index = {};
+  for (int l = 0; l < kLanes; l++) index[l] = l / B::kTarget * B::kSource + c;
+  return __builtin_shuffle(v, index);
+#endif
+}
+
 template <bool kMerged>
 GCONV_CPU_INLINE Vec source_value(const float* x) {
   if constexpr (kMerged) return load(x);
@@ -117,6 +132,70 @@ inline void dot(const float* const* x, const float* const* w, int rows, long lon
   }
   unload<C, kPoints>(acc, sums, first);
 }
+
+// The same as dot for C::vectors == 1, channel by channel: the weights of all taps of a channel stay in registers while its source
+// points pass by, each of which is read once for all taps. kTaps is 0 or the taps of a row.
+template <class C, int kPoints, int kAdvance, int kTaps>
+class SlidingDot {
+  using B = Block<C>;
+
+ public:
+  GCONV_CPU_INLINE void run(const float* const* x, const float* const* w, int rows, long long x_shift, long long w_shift, long long taps,
+                            float* sums) {
+    sums_ = sums;
+    for (int r = 0; r < rows; r++) {
+      if constexpr (B::kLate) spread_channels<0>(x[r] + x_shift, w[r] + w_shift, taps);
+      else
+        for (int c = 0; c < B::kSource; c++)
+          add(x[r] + x_shift, w[r] + w_shift + c * B::kWidth, taps, [c](const float* from) { return broadcast(from[c]); });
+    }
+    unload<C, kPoints>(acc_, sums, first_);
+  }
+
+ private:
+  template <int c>
+  GCONV_CPU_INLINE void spread_channels(const float* x, const float* w, long long taps) {
+    if constexpr (c < B::kSource) {
+      add(x, w + c * B::kWidth, taps, [](const float* from) { return spread<B, c>(load(from)); });
+      spread_channels<c + 1>(x, w, taps);
+    }
+  }
+
+  template <class Value>
+  GCONV_CPU_INLINE void add(const float* x, const float* w, long long taps, Value value) {
+    constexpr int kTap = B::kSource * B::kWidth;
+    make_room(taps);
+    if constexpr (kTaps > 0) {
+      Vec weight[kTaps];
+#pragma GCC unroll 8
+      for (int k = 0; k < kTaps; k++) weight[k] = in_register(load(w + k * kTap));
+#pragma GCC unroll 64
+      for (int j = 0; j < (kPoints - 1) * kAdvance + kTaps; j++) {
+        const Vec v = in_register(value(x + j * B::kPixel));
+#pragma GCC unroll 8
+        for (int k = 0; k < kTaps; k++)
+          if (j >= k && (j - k) % kAdvance == 0 && (j - k) / kAdvance < kPoints) acc_[(j - k) / kAdvance][0] += v * weight[k];
+      }
+    } else {
+      for (long long k = 0; k < taps; k++) {
+        const Vec weight = in_register(load(w + k * kTap));
+#pragma GCC unroll 32
+        for (int p = 0; p < kPoints; p++) acc_[p][0] += value(x + (p * kAdvance + k) * B::kPixel) * weight;
+      }
+    }
+  }
+
+  GCONV_CPU_INLINE void make_room(long long count) {
+    if constexpr (C::filter[0] * C::filter[1] * C::filter[2] * B::kSource <= kChain) return;
+    if (chain_ + count > kChain) unload<C, kPoints>(acc_, sums_, first_), chain_ = 0, first_ = false;
+    chain_ += count;
+  }
+
+  Vec acc_[kPoints][1] = {};
+  float* sums_ = nullptr;
+  long long chain_ = 0;
+  bool first_ = true;
+};
 
 // sums[r][j][:] += over points p: x[r][p * kStep + j] * y[p][:], for r < kRows and j < used <= kValues.
 template <class C, int kRows, int kValues, int kStep>

@@ -5,21 +5,6 @@
 
 namespace gconv::cpu {
 
-// Lane l becomes lane (l / kTarget) * kSource + c: channel c of each lane's own group.
-template <class B, int c>
-GCONV_CPU_INLINE Vec spread(Vec v) {
-  if constexpr (B::kSource == 1) return v;
-#ifdef __clang__
-  Vec r;
-  for (int l = 0; l < kLanes; l++) r[l] = v[l / B::kTarget * B::kSource + c];
-  return r;
-#else
-  UVec index = {};
-  for (int l = 0; l < kLanes; l++) index[l] = l / B::kTarget * B::kSource + c;
-  return __builtin_shuffle(v, index);
-#endif
-}
-
 template <class B, int c = 0>
 GCONV_CPU_INLINE void store_spread(float* to, Vec v) {
   if constexpr (c < B::kSource) {
@@ -50,6 +35,14 @@ class SourcePacker {
     low_ = smallest(origin < 0 ? ceil_div(-origin, unit) : 0LL, points);
     high_ = largest(low_, smallest(origin < size ? ceil_div(size - origin, unit) : 0LL, points));
     first_ = group_ * view_.g + (origin + low_ * unit) * view_.s[2];
+  }
+
+  // Prefetches the next item's channels of the points of a row. Only where channels lie side by side is this what comes next.
+  void prefetch(const T* row) const {
+    constexpr int kBytes = (C::merged ? kLanes : B::kSource) * static_cast<int>(sizeof(T));
+    if (!by_point_) return;
+    const T* from = row + first_;
+    for (long long j = low_; j < high_; j++, from += step_) prefetch_after<kBytes>(from);
   }
 
   void pack(const T* row, float* to) const {
@@ -84,9 +77,9 @@ class SourcePacker {
   void pack_points(const T* from, float* to) const {
     const long long channel = group_ * B::kSource;
     for (long long j = low_; j < high_; j++, from += step_, to += B::kPixel) {
-      prefetch_after<(C::merged ? kLanes : B::kSource) * sizeof(T)>(from);
       if constexpr (kWholeVectors) {
-        store_spread<B>(to, read_vector(from, channel));
+        if constexpr (B::kLate) store(to, read_vector(from, channel));
+        else store_spread<B>(to, read_vector(from, channel));
       } else {
         int c = 0;
         for (; c + kLanes <= B::kSource; c += kLanes) store(to + c, read_vector(from + c, channel + c));
@@ -100,11 +93,11 @@ class SourcePacker {
     for (int g = 0; g < groups_; g++)
       for (int c = 0; c < B::kSource; c++) {
         const T* source = from + g * view_.g + c * view_.c;
-        float* target = to + c * B::kValue + (C::merged ? g * B::kTarget : 0);
+        float* target = to + (B::kLate ? c : c * B::kValue) + (C::merged ? g * B::kTarget : 0);
         const long long channel = (group_ + g) * B::kSource + c;
         for (long long j = 0; j < high_ - low_; j++) {
           const float v = read(source + j * step_, channel);
-          for (int l = 0; l < (C::merged ? B::kTarget : 1); l++) target[j * B::kPixel + l] = v;
+          for (int l = 0; l < (C::merged && !B::kLate ? B::kTarget : 1); l++) target[j * B::kPixel + l] = v;
         }
       }
   }
