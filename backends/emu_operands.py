@@ -12,7 +12,7 @@ import numpy as np
 from .emu_decode import NULL, Fault, Instruction, Operand
 from .emu_state import Array, Group
 
-__all__ = ["TYPES", "Read", "Run", "raw", "signed", "typed", "write_pair", "writer"]
+__all__ = ["TYPES", "Read", "Run", "extended", "raw", "signed", "typed", "write_pair", "writer"]
 
 u16, u32, u64, f16 = np.uint16, np.uint32, np.uint64, np.float16
 Run = Callable[[Group], None]
@@ -60,9 +60,15 @@ def raw(operand: Operand, wide: bool = False, number: str = "f32") -> Read:
 def _constant_bits(operand: Operand, wide: bool, number: str) -> int:
     if operand.number and number == "f16":
         return int(np.array(float(operand.number), f16).view(u16))
-    if operand.number and number == "f64":
+    if operand.number and wide:
         return int(np.array(float(operand.number), np.float64).view(u64))
-    return operand.index & (0xFFFFFFFFFFFFFFFF if wide else 0xFFFFFFFF)
+    return extended(operand, number == "i64") & (0xFFFFFFFFFFFFFFFF if wide else 0xFFFFFFFF)
+
+
+def extended(operand: Operand, signed: bool) -> int:
+    """A constant as a 64-bit operand: the 32 bits of a literal are sign-extended for signed instructions, else zero-extended."""
+    literal = operand.text.startswith("0x") and operand.index >> 31 == 1
+    return operand.index - (1 << 32) if signed and literal else operand.index
 
 
 def typed(ins: Instruction, position: int, kind: str, half: int | None = None) -> Read:

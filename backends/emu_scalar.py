@@ -11,6 +11,7 @@ from typing import Any, Callable
 import numpy as np
 
 from .emu_decode import EXEC, SCC, Fault, Instruction, Operand
+from .emu_operands import extended
 from .emu_state import Array, Group
 from .emu_vector_math import bit_count, bit_reverse, find_first, float_to_int, fma, leading_zeros
 
@@ -92,7 +93,9 @@ def read(operand: Operand, kind: Any) -> Callable[[Group], Array]:
     """A function that reads a scalar operand as ``kind``, one value a row."""
     wide = np.dtype(kind).itemsize == 8
     if operand.kind == "c":
-        bits = operand.index & (0xFFFFFFFFFFFFFFFF if wide else 0xFFFFFFFF)
+        if wide and operand.number:
+            raise Fault(f"the emulator does not know the operand {operand.text} of 64 bits")
+        bits = extended(operand, kind is i64) & (0xFFFFFFFFFFFFFFFF if wide else 0xFFFFFFFF)
         constant = np.array([bits], u64 if wide else u32).view(kind)
         return lambda group: np.broadcast_to(constant, len(group.rows))
     if operand.kind != "s":

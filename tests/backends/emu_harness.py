@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Sequence
 
 import numpy as np
@@ -42,7 +42,7 @@ def run(source: str, kernel: str, arrays: Sequence[Array], *, arch: str = "gfx94
 
 @dataclass
 class Prepared:
-    """A lowered convolution with its operands in place; ``completed``: for each wait executed, the registers it made available."""
+    """A lowered convolution with its operands in place."""
 
     module: Any
     plan: Plan
@@ -51,7 +51,6 @@ class Prepared:
     shape: tuple[int, ...]
     dtype: Any
     keep: Any = None
-    completed: dict[int, set[int]] = field(default_factory=dict)
 
     def run(self, removed: frozenset[int] = frozenset(), observe: Observer | None = None) -> Array:
         """The result, with the instructions of these numbers left out. Raises `LaunchError` for a fault."""

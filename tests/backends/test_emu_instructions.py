@@ -83,7 +83,7 @@ ONLY = {
     "gfx1100": {
         "v_add_nc_u32_e32 %0, %1, %2": lambda a, b, c: a + b,
         "v_xor3_b32 %0, %1, %2, %3": lambda a, b, c: a ^ b ^ c,
-        "v_dual_mov_b32 v50, %1 :: v_dual_add_nc_u32 v51, %1, %2\n v_sub_nc_u32 %0, v51, v50": lambda a, b, c: b,
+        "v_mov_b32 v50, %1\n v_mov_b32 v51, %2\n v_dual_mov_b32 v50, v51 :: v_dual_add_nc_u32 v51, v50, v51\n v_sub_nc_u32 %0, v51, v50": lambda a, b, c: a,
     },
 }
 
