@@ -220,11 +220,15 @@ def _with_chosen_tile(problem: ConvProblem, config: KernelConfig, arch: str) -> 
 
 
 def _tile_misfit(problem: ConvProblem, config: KernelConfig, arch: str) -> str:
-    """Why the tile cannot exist on this arch; empty if it can. What is wrong on every arch is left to the rules."""
+    """Why the tile cannot exist on this arch; empty if it can with basic_v1 or a pipeline that is asked for, which differ in LDS
+    and registers. What is wrong on every arch is left to the rules."""
     from .rules import check
 
-    plain = KernelConfig(tile=config.tile, pipeline="basic_v1", precision=config.precision)
-    return "; ".join(v.message for v in check(problem, plain, arch) if v.rule in _RULES_OF_AN_ARCH)
+    reasons = []
+    for name in dict.fromkeys(("basic_v1", *config.pipeline)):
+        plain = KernelConfig(tile=config.tile, pipeline=name, precision=config.precision)
+        reasons.append("; ".join(v.message for v in check(problem, plain, arch) if v.rule in _RULES_OF_AN_ARCH))
+    return "" if "" in reasons else reasons[0]
 
 
 # --- deciding

@@ -20,7 +20,8 @@ from tests.strategies import Family, families, has_loads
 from tests.test_random_problems import KINDS
 
 # EF_AMDGPU_MACH of the LLVM AMDGPU usage guide
-MACHINES = {"gfx908": 0x30, "gfx90a": 0x3F, "gfx942": 0x4C, "gfx950": 0x4F, "gfx1100": 0x41, "gfx1200": 0x48, "gfx1201": 0x4E, "gfx1250": 0x49}
+MACHINES = {"gfx908": 0x30, "gfx90a": 0x3F, "gfx942": 0x4C, "gfx950": 0x4F, "gfx1100": 0x41,
+            "gfx1200": 0x48, "gfx1201": 0x4E, "gfx1250": 0x49}
 _ELF_AMDGPU, _ELF_CUDA = 224, 190
 
 
@@ -65,7 +66,8 @@ BIASED = KernelSpec("biased", ConvParams(), (Operand("bias", "per_k"), Operand("
                     apply("gelu", apply("add", apply("add", Expr("acc"), operand("bias")), operand("residual"))))
 DECLARED = {
     "forward": (BIASED, KernelConfig(), "N=8 G=4 C=64 K=96 input=14x14 filter=3x3 pad=1 dtype=fp16"),
-    "bwd_data": (KernelSpec("dx", ConvParams("bwd_data")), KernelConfig(), "N=2 G=3 C=15 K=51 input=9x7 filter=3x2 stride=2x1 direction=bwd_data"),
+    "bwd_data": (KernelSpec("dx", ConvParams("bwd_data")), KernelConfig(),
+                 "N=2 G=3 C=15 K=51 input=9x7 filter=3x2 stride=2x1 direction=bwd_data"),
     "bwd_weight": (KernelSpec("dw", ConvParams("bwd_weight")), KernelConfig(split_k=3, tile=Tile((32, 32, 32))),
                    "N=4 G=2 C=16 K=32 input=14x14 filter=3x3 stride=2 pad=0:1 dtype=fp16 direction=bwd_weight"),
 }
@@ -73,7 +75,8 @@ DECLARED = {
 
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx908"])
 @pytest.mark.parametrize("name", DECLARED)
-def test_hipcc_compiles_the_same_source(name: str, arch: str, require_tool: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hipcc_compiles_the_same_source(name: str, arch: str, require_tool: Callable[..., object],
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
     require_tool("hipcc", arch)
     monkeypatch.setenv("GCONV_HIP_COMPILER", "hipcc")
     choose.forget()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import gconvdsl as gconv
+from gconvdsl import choose, rules
 from gconvdsl.config import KernelConfig, Tile
 from gconvdsl.expr import Expr, apply, operand
 from gconvdsl.pipelines import PIPELINES
@@ -22,7 +23,8 @@ Array = np.ndarray[Any, Any]
 TARGETS = ("cpu", "sim:gfx942", "sim:gfx1100")
 NUMPY = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
 
-PROBLEM = ConvProblem(N=5, G=3, C=15, K=21, input=(11, 13), filter=(3, 2), stride=(2, 1), pad=((1, 0), (0, 2)), dtype="fp16", out_dtype="fp32")
+PROBLEM = ConvProblem(N=5, G=3, C=15, K=21, input=(11, 13), filter=(3, 2), stride=(2, 1), pad=((1, 0), (0, 2)),
+                      dtype="fp16", out_dtype="fp32")
 
 
 def run(problem: ConvProblem, arrays: Any, target: str, config: KernelConfig | None = None, out: Any = None) -> Array:
@@ -92,8 +94,8 @@ def _views(array: Array) -> list[Array]:
     turned = np.ascontiguousarray(array[::-1, :, ::-1])
     flat = np.zeros(array.size + 1, array.dtype)
     flat[1:] = array.reshape(-1)
-    return [wide[..., 1:1 + 2 * array.shape[-1]:2], np.moveaxis(moved, 0, -1), turned[::-1, :, ::-1], flat[1:].reshape(array.shape),
-            np.asfortranarray(array)]
+    return [wide[..., 1:1 + 2 * array.shape[-1]:2], np.moveaxis(moved, 0, -1), turned[::-1, :, ::-1],
+            flat[1:].reshape(array.shape), np.asfortranarray(array)]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -115,7 +117,7 @@ def test_views_give_the_bits_of_contiguous_arrays(direction: str, target: str) -
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_a_single_infinity_or_nan_never_turns_finite(direction: str, target: str) -> None:
-    """At the first and last element and others; where the reference is not finite the result is not, and only its channels spread."""
+    """At the first and last element and others; where the reference is not finite the result is not; only channels spread."""
     for problem in (PROBLEM.as_(direction), PROBLEM.replace(direction=direction, layout="nchw", dtype="bf16", out_dtype="bf16")):
         a, b = make_inputs(problem, "integers")
         used = 0                                    # the stride leaves some pixels of x unread
@@ -174,14 +176,29 @@ def test_a_prologue_leaves_padding_alone_however_many_rows_a_thread_moves(target
 
 
 def test_a_prologue_reads_the_channel_of_its_own_merged_group() -> None:
-    """In channels-first arrays merged groups lie along the rows of a tile; once all of them read the operand of the first."""
+    """In channels-first arrays merged groups lie along the rows of a tile; once all read the operand of the first."""
     problem = ConvProblem(N=1, G=2, C=6, K=4, input=5, filter=1, dtype="fp16", layout="ncw")
-    spec = KernelSpec("scaled", ConvParams(), (Operand("scale", "per_c"),), apply("mul", Expr("x"), operand("scale")), Expr("acc"))
+    scaled = apply("mul", Expr("x"), operand("scale"))
+    spec = KernelSpec("scaled", ConvParams(), (Operand("scale", "per_c"),), scaled, Expr("acc"))
     config = KernelConfig(tile=SMALL, pipeline="basic_v1", num_groups_to_merge=2)
     ones = [np.ones(problem.array_shape(tensor), np.float16) for tensor in "xw"]
     scale = np.array([1, 2, 3, 10, 20, 30], np.float32)
     y = execute(spec, config, problem, ones, {"scale": scale}, target="sim:gfx942").output
     assert np.array_equal(y[0, :, 0].astype(np.float64), [6, 6, 60, 60])
+
+
+def test_a_tile_is_judged_by_the_pipeline_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipeline may need fewer registers than basic_v1, by which alone tiles were once judged."""
+    def crowded(problem: ConvProblem, config: KernelConfig, arch: str) -> list[rules.Violation]:
+        fits = config.pipeline == ("basic_async_v1",)
+        return [] if fits else [rules.Violation("tile.registers", "tile.block", 300, 255, "", "too many registers")]
+
+    monkeypatch.setattr(rules, "check", crowded)
+    problem = ConvProblem(C=80, K=3, input=(6, 9), filter=(2, 2), dtype="fp16")
+    backend, arch = choose.resolve_target("sim:gfx942")
+    config = KernelConfig(tile=SMALL, pipeline="basic_async_v1")
+    decision = choose.decide(bare_spec("forward"), problem, config, backend, arch, compiled=False)
+    assert not decision.fallbacks and isinstance(decision.config.tile, Tile) and decision.config.tile.block == SMALL.block
 
 
 def test_hundreds_of_simulated_kernels_share_the_stacks_of_their_lanes() -> None:

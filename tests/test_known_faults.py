@@ -39,10 +39,13 @@ FAULTS = {
     "padding 2 on filter 5": "N=1 C=16 K=24 input=14x14 filter=5x5 pad=2",
     "only the first stride phase": "N=3 C=20 K=24 input=10x35 filter=5x5 stride=2 pad=1 dtype=fp16 direction=bwd_data",
     "three strides of a 3x3 filter": "N=4 C=16 K=24 input=28x28 filter=3x3 stride=3 pad=1 dtype=fp16 direction=bwd_data",
-    "asymmetric everything": "N=2 G=2 C=8 K=8 input=16x12 filter=4x8 stride=4x8 pad=1:2x3:0 dtype=fp16 direction=bwd_data",
-    "filter 2, stride 2, dilation 2": "G=2 N=2 C=32 K=32 input=12x12 filter=2x2 stride=2 dilation=2 dtype=fp16 direction=bwd_data",
+    "asymmetric everything":
+        "N=2 G=2 C=8 K=8 input=16x12 filter=4x8 stride=4x8 pad=1:2x3:0 dtype=fp16 direction=bwd_data",
+    "filter 2, stride 2, dilation 2":
+        "G=2 N=2 C=32 K=32 input=12x12 filter=2x2 stride=2 dilation=2 dtype=fp16 direction=bwd_data",
     "filter 8 on one channel": "C=1 K=1 input=16x16 filter=8x8 pad=1 dtype=fp16 direction=bwd_data",
-    "3-D with strides and pads that differ": "N=2 G=2 C=6 K=10 input=5x7x9 filter=2x3x1 stride=2x1x3 pad=1:0x2:1x0:1 direction=bwd_weight",
+    "3-D with strides and pads that differ":
+        "N=2 G=2 C=6 K=10 input=5x7x9 filter=2x3x1 stride=2x1x3 pad=1:0x2:1x0:1 direction=bwd_weight",
     "NHWC padding on the wrong axes": "N=2 C=128 K=128 G=128 input=16x16 filter=5x5 stride=2 pad=1:2 dtype=fp16",
     "C = 3 with asymmetric padding": "N=2 C=3 K=64 input=32x32 filter=7x7 stride=2 pad=3:2 dtype=fp16",
     "depthwise with a channel multiplier": "N=2 G=6 C=6 K=18 input=9x9 filter=3x3 pad=1",
@@ -53,7 +56,8 @@ FAULTS = {
 }
 
 
-def run(problem: ConvProblem, arrays: tuple[Array, Array], target: str, spec: KernelSpec | None = None, **operands: Any) -> Array:
+def run(problem: ConvProblem, arrays: tuple[Array, Array], target: str, spec: KernelSpec | None = None,
+        **operands: Any) -> Array:
     """The result in float64, from memory that was full of NaN."""
     spec = spec or bare_spec(problem.direction)
     out = np.full(problem.array_shape(problem.result), np.nan, _numpy(problem.out_dtype))
@@ -112,7 +116,8 @@ def test_inputs_that_no_output_reads_have_a_gradient_of_zero(text: str, zeros: i
 @pytest.mark.parametrize("target", TARGETS)
 def test_outputs_that_see_only_padding_equal_the_bias(target: str) -> None:
     problem = ConvProblem(N=5, C=2, K=3, input=(11, 14), filter=(3, 3), pad=4)
-    biased = KernelSpec("biased", ConvParams(), (Operand("bias", "per_k"),), Expr("x"), apply("add", Expr("acc"), operand("bias")))
+    added = apply("add", Expr("acc"), operand("bias"))
+    biased = KernelSpec("biased", ConvParams(), (Operand("bias", "per_k"),), Expr("x"), added)
     bias = np.array([0.5, -3.0, 7.25], np.float32)
     y = run(problem, _ones(problem), target, biased, bias=bias)
     assert y.shape == (5, 17, 20, 1, 3)
@@ -124,7 +129,8 @@ def test_outputs_that_see_only_padding_equal_the_bias(target: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_all_ones_weight_gradient_counts_its_terms(target: str) -> None:
     """A sum of ones stalls at 256 in bf16 and 2048 in fp16: 8 x 16 x 16 x 16 terms show any narrow accumulator."""
-    for dtype, config in (("bf16", KernelConfig()), ("fp16", KernelConfig(split_k=8)), ("bf16", KernelConfig(split_k=7, two_stage=True))):
+    configs = (("bf16", KernelConfig()), ("fp16", KernelConfig(split_k=8)), ("bf16", KernelConfig(split_k=7, two_stage=True)))
+    for dtype, config in configs:
         problem = ConvProblem(N=8, C=16, K=16, input=(16, 16, 16), filter=(1, 1, 1), dtype=dtype, direction="bwd_weight")
         out = np.full(problem.shape("w"), np.nan, _numpy(dtype))
         execute(bare_spec("bwd_weight"), config, problem, _ones(problem), out=out, target=target, poison=True)
@@ -152,7 +158,8 @@ def test_no_images(direction: str, target: str) -> None:
 def test_causal_sequences_of_every_edge_length(length: int) -> None:
     """Depthwise of width 4 with ones: output l sums its last min(l + 1, 4) inputs, in every one of them."""
     for direction in ("forward", "bwd_data"):
-        problem = ConvProblem(N=2, G=40, C=40, K=40, input=length, filter=4, pad=((3, 0),), dtype="bf16", layout="nwc", direction=direction)
+        problem = ConvProblem(N=2, G=40, C=40, K=40, input=length, filter=4, pad=((3, 0),), dtype="bf16", layout="nwc",
+                              direction=direction)
         counts = np.minimum(np.arange(length) + 1, 4)
         expected = counts if direction == "forward" else counts[::-1]
         for target in TARGETS:
@@ -169,7 +176,8 @@ def test_a_filter_beyond_the_padded_input_is_refused() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_subnormal_gradients_are_not_flushed(target: str) -> None:
     """Four fifths of dY are subnormal in fp16. The result is exact in fp32, so scaling dY by 2^4 scales it exactly."""
-    problem = ConvProblem(N=2, G=2, C=16, K=16, input=(7, 7), filter=(3, 3), pad=1, dtype="fp16", out_dtype="fp32", direction="bwd_data")
+    problem = ConvProblem(N=2, G=2, C=16, K=16, input=(7, 7), filter=(3, 3), pad=1, dtype="fp16", out_dtype="fp32",
+                          direction="bwd_data")
     rng = np.random.default_rng(0)
     steps = rng.integers(-1280, 1281, problem.shape("y"))
     dy, w = np.ldexp(steps, -24).astype(np.float16), rng.integers(-8, 9, problem.shape("w")).astype(np.float16)
