@@ -1,7 +1,7 @@
 """Families of kernels beside implicit GEMM, for targets that run blocks of threads.
 
-A family is taken when nothing of tile, pipeline or options is asked for and it serves the problem on the arch; its configuration is
-the empty one. In order: the first that serves wins.
+A family is taken when nothing of tile, pipeline or options is asked for and it serves the problem on the arch; its configuration
+is the empty one. In order: the first that serves wins.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Lowering of depthwise convolution with sliding windows, for targets that run blocks of threads.
 
-A family of its own beside implicit GEMM: taken when nothing of pipeline and tile is asked for and each group has one channel in and
-out, dilation 1, and channels that are neighbours in memory.
+A family of its own beside implicit GEMM: taken when nothing of pipeline and tile is asked for and each group has one channel in
+and out, dilation 1, and channels that are neighbours in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["is_depthwise", "lower_depthwise"]
 _MAX_WALK_TAPS = 64                 # longer filters would unroll too far for sliding down
 _MAX_WIDTH = 128                    # taps along w, which are always unrolled
 _MAX_THREADS = 256
-_SPLIT_BLOCKS = 2                   # blocks a compute unit that a bwd_weight reduction is cut into
+_SPLIT_BLOCKS = 2                   # blocks a compute unit that bwd_weight is cut into
 _MAX_SUMS = 25                      # taps whose sums a thread of bwd_weight keeps
 _MAX_LDS = 61952                    # bytes of weights of a block: 16 channels of 31x31 taps
 
@@ -67,14 +67,16 @@ def _shape(problem: ConvProblem) -> _Shape:
     """Measured on an H200 (docs/performance.md): wide vectors for short filters, few channels where many taps need registers."""
     taps, weight = math.prod(problem.filter[-2:]), problem.direction == "bwd_weight"
     rows = _filter_rows(problem)
-    vector = (4 if rows * problem.filter[-1] <= 25 else 2 if rows * problem.filter[-1] <= 31 else 1) if weight else 4 if taps <= 9 else 2
+    sums = rows * problem.filter[-1]
+    vector = (4 if sums <= 25 else 2 if sums <= 31 else 1) if weight else 4 if taps <= 9 else 2
     while problem.G % vector:
         vector //= 2
     channels = -(-problem.G // vector)
     width, height = _results(problem)
     small = width * height <= 256
     threads = 128 if small and taps <= 9 and not weight else _MAX_THREADS
-    vectors = min(channels, 32 if channels % 32 == 0 or channels > 64 else channels, max(1, _MAX_LDS // (_taps(problem) * vector * 4)))
+    fitting = max(1, _MAX_LDS // (_taps(problem) * vector * 4))
+    vectors = min(channels, 32 if channels % 32 == 0 or channels > 64 else channels, fitting)
     run = 7 if width % 7 == 0 and (weight or small or 9 < taps <= 25) else 4
     return _Shape(vector, run, 1 if weight else min(height, 7 if small else 14), vectors, max(1, threads // vectors))
 
@@ -94,7 +96,9 @@ def _lds(problem: ConvProblem, shape: _Shape) -> int:
 
 def _results(problem: ConvProblem) -> tuple[int, int]:
     """Results along w and h of the largest stride phase."""
-    sizes = problem.output if problem.direction != "bwd_data" else tuple(-(-i // s) for i, s in zip(problem.input, problem.stride))
+    sizes = problem.output
+    if problem.direction == "bwd_data":
+        sizes = tuple(-(-size // stride) for size, stride in zip(problem.input, problem.stride))
     padded = three(sizes, 1)
     return padded[2], padded[1]
 

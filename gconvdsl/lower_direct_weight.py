@@ -1,7 +1,7 @@
 """Lowering of bwd_weight for groups with few channels, straight from windows in LDS, for targets that run blocks of threads.
 
-Taken when nothing of pipeline and tile is asked for, 16-bit channels-last tensors have up to 32 channels a group in and out (packed to
-16 where there are fewer), and boxes can be found that divide the images and hold whole instructions of pixels.
+Taken when nothing of pipeline and tile is asked for, 16-bit channels-last tensors have up to 32 channels a group in and out
+(packed to 16 where there are fewer), and boxes can be found that divide the images and hold whole instructions of pixels.
 """
 
 from __future__ import annotations
@@ -54,15 +54,16 @@ def _shape(problem: ConvProblem, arch: Arch) -> _Shape | None:
     widest, narrowest = max(problem.Cg, problem.Kg), min(problem.Cg, problem.Kg)
     instruction = arch.instruction(problem.dtype, (16, 8 if arch.family == "nvidia" else 16, 16))
     views, taps = problem.views(), math.prod(problem.filter[-2:])
-    fits = problem.direction == "bwd_weight" and problem.dtype != "fp32" and instruction is not None and problem.N and taps <= _MOST_TAPS
-    if not fits or widest > _MOST_CHANNELS or views["x"].g != problem.Cg or views["y"].g != problem.Kg or problem.Cg == problem.Kg == 1:
+    narrow = 1 < widest <= _MOST_CHANNELS and taps <= _MOST_TAPS
+    fits = problem.direction == "bwd_weight" and problem.dtype != "fp32" and problem.N and narrow
+    if not fits or instruction is None or views["x"].g != problem.Cg or views["y"].g != problem.Kg:
         return None
     pack = max(1, _TILE // narrowest)
-    if any(channels * pack % _TILE for channels in (problem.Cg, problem.Kg)) or widest * pack > _MOST_CHANNELS or problem.G % pack:
+    whole = all(channels * pack % _TILE == 0 for channels in (problem.Cg, problem.Kg)) and problem.G % pack == 0
+    if not whole or widest * pack > _MOST_CHANNELS:
         return None
     size = DTYPES[problem.dtype].bytes
     merge = max(m for m in (1, 2, 4) if problem.G % (m * pack) == 0 and (m == 1 or m * narrowest * pack * size <= _LINE))
-    assert instruction is not None
     found = _box(problem, pack * merge, instruction.k)
     if found is None:
         return None
@@ -77,7 +78,8 @@ def _box(problem: ConvProblem, groups: int, rows: int) -> tuple[tuple[int, int, 
     for images, d, h, w in product(_divisors(problem.N), *map(_divisors, out)):
         pixels = images * d * h * w
         window = images * math.prod(_reach(problem, (d, h, w)))
-        lds = window * (groups * problem.Cg * size + _PAD_BYTES) + pixels * (groups * problem.Kg * size + _PAD_BYTES) + 16
+        lds = window * (groups * problem.Cg * size + _PAD_BYTES) + pixels * (groups * problem.Kg * size + _PAD_BYTES)
+        lds += 16  # the second array starts at a multiple of 16
         if pixels % rows == 0 and lds <= _MOST_LDS:
             cost = window / pixels + 32 / pixels
             if best is None or cost < best[0]:
@@ -102,7 +104,8 @@ def lower_direct_weight(spec: KernelSpec, problem: ConvProblem, config: KernelCo
     shape = _shape(problem, target)
     assert shape is not None, "is_direct_weight has been asked"
     splits = _splits(problem, shape, target)
-    notes = (f"direct: windows of x and boxes {'x'.join(map(str, shape.box))} of dy in {shape.images} images, {shape.instruction.name}, "
+    box = "x".join(map(str, shape.box))
+    notes = (f"direct: windows of x and boxes {box} of dy in {shape.images} images, {shape.instruction.name}, "
              f"{shape.pack} groups packed, {shape.merge} of those a block",
              f"{splits} pieces of the reduction, added up in order from an fp32 workspace")
     return Lowered(_source(spec, problem, shape), _plan(problem, shape, splits, target), config, notes)
@@ -126,7 +129,8 @@ def _source(spec: KernelSpec, problem: ConvProblem, shape: _Shape) -> str:
     vectors = {name: next(v for v in (8, 4, 2, 1) if channels * shape.pack % v == 0) for name, channels in
                (("kVecX", problem.Cg), ("kVecY", problem.Kg))}
     numbers = {"kAxes": problem.ndim, "kCg": problem.Cg * shape.pack, "kKg": problem.Kg * shape.pack, "kPack": shape.pack,
-               "kMerge": shape.merge, "kBoxImages": shape.images, "kWaves": shape.waves, "kPad": _PAD_BYTES // size, "kPlanes": three(problem.filter, 1)[0], **vectors}
+               "kMerge": shape.merge, "kBoxImages": shape.images, "kWaves": shape.waves, "kPad": _PAD_BYTES // size,
+               "kPlanes": three(problem.filter, 1)[0], **vectors}
     plane = (1, *three(problem.filter, 1)[1:])
     facts = [f"static constexpr gconv::Direction kDirection = {DIRECTION[problem.direction]};",
              f"using Filter = {int3(plane)};",
@@ -134,7 +138,8 @@ def _source(spec: KernelSpec, problem: ConvProblem, shape: _Shape) -> str:
              f"using Box = {int3(shape.box)};",
              *(f"static constexpr int {name} = {value};" for name, value in numbers.items()),
              f"using In = {CPP[problem.dtype]};", f"using Out = {CPP[problem.out_dtype]};", "using Offset = unsigned long long;",
-             f"using Instruction = gconv::{shape.instruction.name};", "using Prologue = ::Prologue;", "using Epilogue = ::Epilogue;"]
+             f"using Instruction = gconv::{shape.instruction.name};",
+             "using Prologue = ::Prologue;", "using Epilogue = ::Epilogue;"]
     reduce = [f"using Filter = {int3(problem.filter)};", f"static constexpr int kCg = {problem.Cg}, kKg = {problem.Kg};"]
     body = ['#include "gconv/direct_weight.hpp"\n#include "gconv/reduce_splits.hpp"']
     if not spec.is_bare:
@@ -152,7 +157,9 @@ def _plan(problem: ConvProblem, shape: _Shape, splits: int, target: Arch) -> Pla
     elements = math.prod(problem.shape("w"))
     blocks = -(-elements // REDUCE_THREADS)
     size = DTYPES[problem.dtype].bytes
-    launches = (Launch("gconv_main", (_tiles(problem, shape), splits, 1), shape.waves * target.wave, shape.lds if target.family == "nvidia" else 0),
+    shared = shape.lds if target.family == "nvidia" else 0
+    launches = (Launch("gconv_main", (_tiles(problem, shape), splits, 1), shape.waves * target.wave, shared),
                 Launch("gconv_reduce", (min(blocks, 65536), -(-blocks // 65536), 1), REDUCE_THREADS))
-    vector = {t: size * next(v for v in (8, 4, 2, 1) if c * shape.pack % v == 0) for t, c in (("x", problem.Cg), ("y", problem.Kg))}
+    channels = (("x", problem.Cg), ("y", problem.Kg))
+    vector = {tensor: size * next(v for v in (8, 4, 2, 1) if count * shape.pack % v == 0) for tensor, count in channels}
     return Plan(launches, problem.args(splits), elements * 4 * splits, tuple(vector.items()))

@@ -39,7 +39,8 @@ def test_it_is_right(name, direction):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("target", ["sim:gfx908", "sim:gfx950", "sim:gfx1100", "sim:gfx1201", "sim:gfx1250", "sim:sm_80", "sim:sm_90"])
+@pytest.mark.parametrize("target", [
+    "sim:gfx908", "sim:gfx950", "sim:gfx1100", "sim:gfx1201", "sim:gfx1250", "sim:sm_80", "sim:sm_90"])
 @pytest.mark.parametrize("direction", ["forward", "bwd_data", "bwd_weight"])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_it_is_right_on_every_arch(name, direction, target):

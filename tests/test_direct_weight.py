@@ -45,14 +45,16 @@ def test_it_is_right_with_other_matrix_instructions(target):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("target", ["sim:gfx908", "sim:gfx90a", "sim:gfx950", "sim:gfx1100", "sim:gfx1201", "sim:sm_80", "sim:sm_90"])
+@pytest.mark.parametrize("target", [
+    "sim:gfx908", "sim:gfx90a", "sim:gfx950", "sim:gfx1100", "sim:gfx1201", "sim:sm_80", "sim:sm_90"])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_it_is_right_on_every_arch(name, target):
     _verify(_problem(name), target)
 
 
 @pytest.mark.parametrize("change", [
-    dict(direction="forward"), dict(dtype="fp32"), dict(C=256, K=256), dict(input=(9, 7), N=1), dict(layout="nchw"), dict(filter=5, pad=2)])
+    dict(direction="forward"), dict(dtype="fp32"), dict(C=256, K=256), dict(input=(9, 7), N=1), dict(layout="nchw"),
+    dict(filter=5, pad=2)])
 def test_what_it_does_not_serve(change):
     problem = _problem("16")
     assert find_family(problem, KernelConfig(), "gfx942") is lower_direct_weight
