@@ -75,8 +75,8 @@ class ConvArgs:
 
     def with_views(self, **views: TensorView) -> ConvArgs:
         """A copy with other strides, for arrays that are not contiguous."""
-        changes: dict[str, Any] = {**views}
-        return replace(self, **changes)
+        changes: dict[str, Any] = {name: view for name, view in views.items() if view != getattr(self, name)}
+        return replace(self, **changes) if changes else self
 
 
 @dataclass(frozen=True)
