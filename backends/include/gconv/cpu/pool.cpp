@@ -21,8 +21,25 @@ struct Job {
   long long tasks;
   std::atomic<long long> next{0};
   int wanted;       // workers that may still join
-  int working = 0;  // workers that joined and have not left
+  std::atomic<int> working{0};  // workers that joined and have not left
 };
+
+// Kernels often follow each other within microseconds, and waking a thread takes longer than that: look for work a little before
+// going to sleep. About 20 microseconds.
+constexpr int kLooks = 1000;
+
+template <class Done>
+bool look(Done done) {
+  for (int i = 0; i < kLooks; i++) {
+    if (done()) return true;
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+  return false;
+}
 
 void work(Job& job) {
   for (long long task; (task = job.next.fetch_add(1, std::memory_order_relaxed)) < job.tasks;) job.kernel(job.args, task);
@@ -34,10 +51,17 @@ struct Pool {
   std::condition_variable wake, done;
   Job* job = nullptr;
   int workers = 0;
+  std::atomic<unsigned> posted{0};  // jobs so far
 
   void serve() {
     std::unique_lock<std::mutex> lock(state);
     for (;;) {
+      if (job == nullptr || job->wanted <= 0) {
+        const unsigned seen = posted;
+        lock.unlock();
+        look([this, seen] { return posted != seen; });
+        lock.lock();
+      }
       wake.wait(lock, [this] { return job != nullptr && job->wanted > 0; });
       Job& mine = *job;
       mine.wanted--, mine.working++;
@@ -61,12 +85,16 @@ struct Pool {
     std::unique_lock<std::mutex> lock(state);
     grow(mine.wanted);
     job = &mine;
+    posted++;
     lock.unlock();
     if (mine.wanted == 1) wake.notify_one();
     else wake.notify_all();
     work(mine);
     lock.lock();
     job = nullptr;
+    lock.unlock();
+    look([&mine] { return mine.working == 0; });
+    lock.lock();
     done.wait(lock, [&mine] { return mine.working == 0; });
   }
 };
@@ -87,7 +115,7 @@ extern "C" void gconv_parallel(Kernel kernel, const void* args, long long tasks,
     renew();
     pthread_atfork(nullptr, nullptr, renew);
   });
-  Job job{kernel, args, tasks, {}, 0};
+  Job job{kernel, args, tasks, {}, 0, {}};
   const long long most = threads < tasks ? threads : tasks;
   Pool& mine = *pool;
   if (most <= 1 || inside || !mine.busy.try_lock()) return work(job);
