@@ -54,7 +54,7 @@ def registers_per_lane(tile: Tile, dtype: str, arch: Arch, pipeline: str | Pipel
     row = _pipeline(pipeline)
     words = DTYPES[dtype].bytes / 4
     lanes = math.prod(tile.waves) * arch.wave // (row.needs_num_wave_groups or 1 if row else 1)
-    stages = row.staging if row else 1
+    stages = prefetch_depth(tile, dtype, row, arch, 1) if row and row.deepens else row.staging if row else 1
     merge = _tiles_side_by_side(merge, window)
     elements = (window.pixels * window.chunk if window else tile.m * tile.k) + tile.n * tile.k
     staged = elements * words / lanes * stages * merge
@@ -79,14 +79,14 @@ def _tiles_side_by_side(merge: int, window: Window | None) -> int:
 def prefetch_depth(tile: Tile, dtype: str, pipeline: Pipeline, arch: Arch, block_per_cu: int) -> int:
     """K-steps in flight: that of the pipeline, or for mem as many as bring 32 KiB a compute unit on their way, 2 to 8.
 
-    Limited by the registers that the staged tiles take, at most a quarter of a lane's.
+    Limited by the registers that the staged tiles take: at most a quarter of a lane's, an eighth where operands are held twice.
     """
     if not pipeline.deepens:
         return pipeline.prefetch
     step = (tile.m + tile.n) * tile.k * DTYPES[dtype].bytes
     wanted = -(-32768 // block_per_cu // step)
     registers = step / 4 / (math.prod(tile.waves) * arch.wave)
-    return max(2, min(8, wanted, int(arch.registers / 4 / registers)))
+    return max(2, min(8, wanted, int(arch.registers / 4 / arch.operand_copies / registers)))
 
 
 def _fragments(tile: Tile, words: float, arch: Arch, instruction: Instruction | None) -> float:

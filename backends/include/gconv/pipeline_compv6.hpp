@@ -24,6 +24,7 @@ struct CompV6 {
     hw::barrier();
     Fragment fragment[2];
     gemm.load(fragment[0], lds.a(), lds.b(), 0);
+    GCONV_KEEP_LOOP
     for (int step = first; step < end; step += 2) {
       advance<0, 0>(mover, lds, step, end, staged[1], gemm, fragment);
       if (step + 1 < end) advance<Gemm::kParts % 2, kLdsBuffers - 1>(mover, lds, step + 1, end, staged[0], gemm, fragment);

@@ -19,6 +19,7 @@ struct Mem {
     for (int i = 0; i < kStages; ++i)
       if (first + i < end) mover.load(first + i, staged[i]);
     int buffer = 0;
+    GCONV_KEEP_LOOP
     for (int base = first; base < end; base += kStages) {
       GCONV_UNROLL
       for (int i = 0; i < kStages; ++i) {

@@ -9,6 +9,7 @@
 extern __shared__ __align__(16) unsigned char gconv_dynamic_lds[];
 #define GCONV_LDS(T, name, count, byte_offset) T* name = (T*)(gconv_dynamic_lds + (byte_offset))
 #define GCONV_UNROLL _Pragma("unroll")
+#define GCONV_KEEP_LOOP _Pragma("unroll 1")
 
 namespace gconv {
 namespace hw {
