@@ -84,6 +84,7 @@ class EmuBackend(Backend):
 
     def __init__(self) -> None:
         self.memory = AddressSpace()
+        self.observer: Observer | None = None       # sees every instruction of every launch
 
     def archs(self) -> tuple[str, ...]:
         return get("hip").archs()
@@ -119,7 +120,7 @@ class EmuBackend(Backend):
     def launch(self, module: Any, plan: Plan, args: bytes, stream: Any = None) -> None:
         for launch in plan.launches:
             if all(launch.grid):
-                module.run(launch, args, self.memory)
+                module.run(launch, args, self.memory, observe=self.observer)
 
     def allocate(self, nbytes: int) -> Any:
         return self.memory.allocate(nbytes)

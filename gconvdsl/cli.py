@@ -93,6 +93,17 @@ def _compare(p: argparse.ArgumentParser) -> None:
     p.add_argument("--arch", required=True, help="an AMD arch, such as gfx942; no device is needed")
 
 
+def _emu(p: argparse.ArgumentParser) -> None:
+    p.add_argument("action", choices=("trace",))
+    _subject(p)
+    p.add_argument("--seed", type=_seed, default=0, help="seed of the random data (default 0)")
+    p.add_argument("--block", default="0", metavar="X[,Y[,Z]]", help="the block to follow (default 0)")
+    p.add_argument("--wave", type=_seed, default=0, help="the wave of the block (default 0)")
+    p.add_argument("--lane", type=_seed, default=0, help="the lane whose vector registers are shown (default 0)")
+    p.add_argument("--first", type=_seed, default=0, metavar="N", help="leave out the first N instructions")
+    p.add_argument("--limit", type=_seed, default=1 << 62, metavar="N", help="print at most N instructions")
+
+
 def _cache(p: argparse.ArgumentParser) -> None:
     p.add_argument("action", choices=("info", "clear", "verify"))
 
@@ -110,6 +121,7 @@ COMMANDS: dict[str, tuple[str, str, _Add]] = {
     "inspect": ("cli_show:inspect", "the source, assembly, resources or main loop of a kernel", _inspect),
     "compare": ("cli_loop:compare", "static figures of two configurations side by side", _compare),
     "bench": ("cli_bench:bench", "measure problems side by side with a baseline and the machine's limits", _bench),
+    "emu": ("cli_emu:emu", "run a kernel on the emulator and print registers per instruction, with source lines", _emu),
     "rules": ("cli_show:rules", "which pipelines are legal where, with reasons", _rules),
     "env": ("cli_show:env", "the environment variables and their values", _nothing),
     "doctor": ("cli_show:doctor", "compilers, targets, devices, caches, and what is missing", _json_only),

@@ -281,3 +281,15 @@ def test_an_unknown_kernel_of_a_code_object() -> None:
 def test_a_fault_is_shown_again_and_not_remembered_as_a_fallback() -> None:
     assert "launch.emu" in choose._FAULTS_SHOWN
     assert base.parse_target("emu")[1] == "gfx942"
+
+
+def test_trace_prints_registers_and_source_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from gconvdsl.cli import main
+
+    monkeypatch.setenv("GCONV_DEBUG", "1")
+    command = ["emu", "trace", "--problem", "C=8 K=8 input=4x4 filter=1x1 dtype=fp16", "--target", "emu:gfx942"]
+    assert main([*command, "--limit", "40"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(not line.startswith(";") for line in lines) == 40 and any("conv.hpp:" in line for line in lines)
+    assert any("s_load_dword" in line and "=" in line for line in lines)
+    assert main([*command, "--block", "900"]) == 2
