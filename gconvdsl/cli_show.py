@@ -101,13 +101,13 @@ def inspect(options: argparse.Namespace) -> int:
 
         print_figures(options.what, backend, lowered, problem, arch, spec.name)
     else:
-        _print_resources(backend.resources(lowered.source, arch, spec.name), backend.name)
+        _print_resources(lowered.with_shared(backend.resources(lowered.source, arch, spec.name)), backend.name)
     return 0
 
 
 def _print_resources(found: dict[str, dict[str, int]], target: str) -> None:
     if not found:
-        raise error("usage.option", what="resources of target", value=target,
+        raise error("usage.empty", what="show", reason=f"target {target} has no registers and LDS of its own",
                     hint="Use a target of hip or cuda, such as --arch gfx950.")
     names = list(dict.fromkeys(name for row in found.values() for name in row))
     rows = [[kernel, *(str(row.get(name, "-")) for name in names)] for kernel, row in found.items()]

@@ -251,7 +251,7 @@ class Kernel:
                   **named: Any) -> dict[str, dict[str, int]]:
         """Registers, LDS, spills and occupancy by kernel; empty where the target has none of these."""
         decision = self._decide(args, named, target, arch, problem)
-        return _backend(decision).resources(decision.lowered.source, decision.arch, self.spec.name)
+        return decision.lowered.with_shared(_backend(decision).resources(decision.lowered.source, decision.arch, self.spec.name))
 
     def _problem_of(self, args: tuple[Any, ...], named: Mapping[str, Any], problem: Any = None) -> tuple[KernelSpec, ConvProblem]:
         """The declaration and problem for arrays, as a call would find them, or for a problem alone."""

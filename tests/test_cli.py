@@ -122,7 +122,7 @@ def test_verify_reads_driver_commands_and_prints_a_table(capsys: pytest.CaptureF
     (["explain", "{file}", "--problem", "nope"], "usage.option"),
     (["explain"], "usage.empty"),
     (["inspect", "--problem", PROBLEM, "--arch", "gfx1"], "compile.arch"),
-    (["inspect", "--problem", PROBLEM, "--target", "cpu", "--what", "resources"], "usage.option"),
+    (["inspect", "--problem", PROBLEM, "--target", "cpu", "--what", "resources"], "usage.empty"),
     (["fmt", "missing.gconv"], "syntax.file"),
 ])
 def test_mistakes_are_errors_with_a_code(arguments: list[str], code: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -273,4 +273,13 @@ def test_compiles_ahead_of_time_for_an_absent_arch(require_tool: Callable[..., A
     decision = bias_relu.compile(PROBLEM, arch="gfx950")
     assert decision.target_text == "hip:gfx950" and decision.built.artifact.path.is_file()
     assert bias_relu.resources(PROBLEM, arch="gfx950")
+
+
+@pytest.mark.parametrize("tool, arch", [("clang", "gfx950"), ("nvcc", "sm_80")])
+def test_resources_know_the_shared_memory(require_tool: Callable[..., Any], tool: str, arch: str) -> None:
+    require_tool(tool, arch)
+    staged = configured.resources(PROBLEM, arch=arch)["gconv_main"]["lds_bytes"]
+    tile = configured.compile(PROBLEM, arch=arch).config.tile
+    assert isinstance(tile, gconv.Tile)
+    assert staged >= 4 * (tile.block[0] + tile.block[1]) * tile.block[2], "both tiles in fp32"
     assert "s_endpgm" in bias_relu.inspect_asm(PROBLEM, arch="gfx950")
