@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import threading
 from typing import Any
@@ -34,6 +36,15 @@ CASES: dict[str, dict[str, Any]] = {
     "stride beyond the filter": dict(N=2, G=2, C=32, K=32, input=(28, 28), filter=(3, 3), stride=6, pad=1, dtype="fp16"),
     "stride and dilation share a factor": dict(N=2, G=3, C=6, K=9, input=(13, 12), filter=(2, 2), stride=(2, 4), dilation=(2, 6), dtype="bf16"),
     "1x1": dict(N=2, G=1, C=70, K=40, input=(7, 7), filter=(1, 1), dtype="bf16"),
+    "depthwise, a stride and pads on one side": dict(N=2, G=21, C=21, K=21, input=(12, 31), filter=(3, 3), stride=2, pad=((1, 0), (2, 1))),
+    "depthwise, stride 3 and dilation 2": dict(N=1, G=8, C=8, K=8, input=(11, 40), filter=(2, 4), stride=(2, 3), pad=(0, 3), dilation=(1, 2)),
+    "depthwise, wider than high": dict(N=1, G=150, C=150, K=150, input=(2, 23), filter=(3, 3), pad=1),
+    "depthwise, 3-D": dict(N=1, G=12, C=12, K=12, input=(4, 6, 13), filter=(3, 3, 3), stride=(1, 2, 1), pad=1),
+    "depthwise, 5 taps": dict(N=1, G=9, C=9, K=9, input=(8, 19), filter=(5, 5), stride=(1, 2), pad=2),
+    "two channels, groups left over": dict(N=2, G=7, C=14, K=14, input=(9, 24), filter=(3, 3), stride=(1, 2), pad=1),
+    "four channels, four taps, dilation": dict(N=2, G=3, C=12, K=12, input=(7, 33), filter=(2, 4), pad=((0, 1), (3, 0)), dilation=(1, 2)),
+    "eight channels": dict(N=2, G=3, C=24, K=24, input=(7, 29), filter=(3, 3), pad=1),
+    "eight channels, stride 2": dict(N=1, G=2, C=16, K=16, input=(8, 31), filter=(3, 3), stride=2, pad=1),
     "1x1 with a stride": dict(N=2, G=2, C=8, K=6, input=(7, 8), filter=(1, 1), stride=(2, 3)),
 }
 
@@ -62,6 +73,34 @@ def test_units_of_many_rows_and_columns(direction):
     assert report.ok, report.summary()
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("stride", [1, 2])
+def test_depthwise_rows_of_several_runs_of_columns(direction, stride):
+    problem = gconv.ConvProblem(N=1, G=43, C=43, K=43, input=(13, 259), filter=(3, 3), stride=stride, pad=1, direction=direction)
+    report = gconv.verify(problem, run(problem), kinds=("normal", "integers"))
+    assert report.ok, report.summary()
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_the_end_of_the_memory_is_not_passed(direction):
+    """Vectors of channels at the very end of an array that ends with its page: reading on would fault."""
+    problem = gconv.ConvProblem(N=1, G=11, C=11, K=11, input=(5, 16), filter=(3, 3), pad=1, direction=direction)
+    a, b = (_at_the_end_of_a_page(array) for array in make_inputs(problem, "normal", 2))
+    report = gconv.compare(problem, gconv.Runner(target="cpu").run(a, b, problem).output, a, b)
+    assert report.ok, report.summary()
+
+
+def _at_the_end_of_a_page(array: np.ndarray) -> np.ndarray:
+    pages = -(-array.nbytes // mmap.PAGESIZE)
+    memory = mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE)
+    start = pages * mmap.PAGESIZE - array.nbytes
+    placed = np.frombuffer(memory, array.dtype, array.size, start).reshape(array.shape)
+    placed[...] = array
+    address = placed.ctypes.data - start + pages * mmap.PAGESIZE
+    assert ctypes.CDLL(None, use_errno=True).mprotect(ctypes.c_void_p(address), mmap.PAGESIZE, 0) == 0     # PROT_NONE
+    return placed
+
+
 @pytest.mark.parametrize("out_dtype", ["fp16", "bf16"])
 def test_a_result_of_another_dtype(out_dtype):
     problem = gconv.ConvProblem(**CASES["resnext"], out_dtype=out_dtype)
@@ -70,7 +109,7 @@ def test_a_result_of_another_dtype(out_dtype):
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("case", ["resnext", "17 to 48 channels, asymmetric"])
+@pytest.mark.parametrize("case", ["resnext", "depthwise", "two channels, groups left over", "17 to 48 channels, asymmetric"])
 def test_bitwise_equal_for_any_number_of_threads(monkeypatch, case, direction):
     problem = gconv.ConvProblem(**{**CASES[case], "N": 6, "input": (60, 50)}, direction=direction)
     a, b = make_inputs(problem, "normal", 3)
