@@ -78,7 +78,7 @@ CATALOGUE: dict[str, Entry] = {
     "trace.const": Entry("{value!r} cannot be a constant in a kernel expression.", "Use a finite int or float."),
     "trace.terms": Entry("The expression has {count} terms, more than the limit of {limit}.",
                          "Split the kernel, or simplify the expression."),
-    "trace.source": Entry("The body of {name!r} failed while it was traced: {reason}.", ""),
+    "trace.source": Entry("The body of {name!r} failed while it was traced: {reason}.", "{hint}"),
     "trace.escaped": Entry("A traced value was used outside its kernel body.", "Return it from the body instead."),
     # --- syntax: .gconv text (grammar/)
     "syntax.expected": Entry("Found {found}, but expected {expected}.", "{hint}"),

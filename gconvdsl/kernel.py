@@ -139,9 +139,7 @@ class Kernel:
         """
         if problem is None:
             return self.spec, None
-        if not isinstance(problem, ConvProblem):
-            raise error("kernel.bind", kernel=self.spec.name, reason=f"problem is {described(problem)}",
-                        hint="Pass a gconv.ConvProblem.")
+        problem = _given(problem, self)
         if problem.direction == "forward":
             problem = problem.as_(self.spec.direction)
         return (self.spec if problem.direction == self.spec.direction else self.spec.bare(problem.direction)), problem
@@ -216,14 +214,14 @@ class Kernel:
 
     def compile(self, problem: ConvProblem, target: str | None = None, arch: str | None = None) -> Decision:
         """Choose and build ahead of time, also for an absent arch: ``kernel.compile(problem, arch="gfx950")``."""
-        decision = self._decide((problem,), {}, target, arch, compiled=True)
+        decision = self._decide((), {}, target, arch, _given(problem, self), compiled=True)
         self._count(decision)
         return decision
 
     def is_supported(self, problem: ConvProblem, target: str | None = None, arch: str | None = None) -> bool:
         """Whether a kernel can be had for this problem, as far as can be told without a compiler."""
         try:
-            self._decide((problem,), {}, target, arch)
+            self._decide((), {}, target, arch, _given(problem, self))
         except (RuleError, NoKernelError):
             return False
         return True
@@ -276,6 +274,13 @@ class Kernel:
 def _run_on_stream(kernel: Kernel, stream: Any, /, *args: Any, **named: Any) -> Any:
     options = {key: named.pop(key, None) for key in ("out", "out_dtype", "problem", "target")}
     return kernel._run(args, named, stream=stream, **options)
+
+
+def _given(problem: Any, kernel: Kernel) -> ConvProblem:
+    """The problem, where nothing else will do."""
+    if not isinstance(problem, ConvProblem):
+        raise error("kernel.bind", kernel=kernel.spec.name, reason=f"problem is {described(problem)}", hint="Pass a gconv.ConvProblem.")
+    return problem
 
 
 def _target(target: str | None, arch: str | None) -> str | None:

@@ -286,7 +286,15 @@ def _run(body: Callable[..., Any], arguments: dict[str, Tracer], code: CodeType)
         raise failure.at(frames.of_exception(failure, code))
     except Exception as failure:
         raise error("trace.source", loc=frames.of_exception(failure, code), name=body.__name__,
-                    reason=f"{type(failure).__name__}: {failure}") from failure
+                    reason=f"{type(failure).__name__}: {failure}", hint=_usage(failure)) from failure
+
+
+def _usage(failure: Exception) -> str:
+    """The parameters of the gconv function that a TypeError says was called wrongly, such as conv() with ``padding=``."""
+    name = str(failure).partition("(")[0]
+    if not isinstance(failure, TypeError) or name not in __all__:
+        return ""
+    return f"Call it as gconv.{name}({', '.join(inspect.signature(globals()[name]).parameters)})."
 
 
 def _spec(body: Callable[..., Any], state: Trace, result: Any, operands: tuple[Operand, ...], config: KernelConfig,
@@ -314,4 +322,5 @@ def _check_result(body: Callable[..., Any], state: Trace, result: Any, code: Cod
     if not isinstance(result, Tracer):
         refuse(described(result), "Return one traced value, such as gconv.relu(acc + bias).")
     if isinstance(result, Condition) or result._role == "weights" or not result._expr.uses("acc"):
-        refuse(described(result), "It must depend on the convolution.")
+        hint = "Write gconv.where(condition, 1, 0)." if isinstance(result, Condition) else "It must depend on the convolution."
+        refuse(described(result), hint)

@@ -268,6 +268,14 @@ def test_is_supported() -> None:
     assert not alone.is_supported(PROBLEM, target="sim:gfx942")
 
 
+@pytest.mark.parametrize("problem", ["N=1", None, np.zeros(3)])
+def test_only_a_problem_is_compiled(problem: Any) -> None:
+    for ask in (bias_relu.compile, bias_relu.is_supported):
+        with pytest.raises(GconvError, match="problem is") as info:
+            ask(problem)
+        assert info.value.code == "kernel.bind"
+
+
 def test_compiles_ahead_of_time_for_an_absent_arch(require_tool: Callable[..., Any]) -> None:
     require_tool("clang", "gfx950")
     decision = bias_relu.compile(PROBLEM, arch="gfx950")

@@ -163,6 +163,18 @@ ILLEGAL: dict[str, tuple[str, str]] = {
 }
 
 
+@pytest.mark.parametrize("body, fix", [
+    ("gconv.conv(x, w, padding=1)", "Call it as gconv.conv(x, w, stride, pad, dilation, groups)."),
+    ("gconv.clamp(gconv.conv(x, w), 3)", "Call it as gconv.clamp(a, low, high)."),
+    ("gconv.conv(x, w) > 0", "Write gconv.where(condition, 1, 0)."),
+    ("gconv.conv(x, w) + (1 / 0)", ""),
+])
+def test_a_wrong_call_says_how_it_is_right(tmp_path: Path, body: str, fix: str) -> None:
+    path = tmp_path / "user.py"
+    path.write_text(f"import gconvdsl as gconv\n\n@gconv.kernel\ndef k(x, w):\n    return {body}\n")
+    assert caught(path).fix == fix
+
+
 def write(tmp_path: Path, text: str) -> tuple[Path, int, int, int]:
     """The file without its marks, and line, column and end column of what they enclose."""
     before, _, rest = text.partition("«")
