@@ -220,8 +220,9 @@ class Kernel:
 
     def is_supported(self, problem: ConvProblem, target: str | None = None, arch: str | None = None) -> bool:
         """Whether a kernel can be had for this problem, as far as can be told without a compiler."""
+        problem = _given(problem, self)
         try:
-            self._decide((), {}, target, arch, _given(problem, self))
+            self._decide((), {}, target, arch, problem)
         except (RuleError, NoKernelError):
             return False
         return True
@@ -279,7 +280,8 @@ def _run_on_stream(kernel: Kernel, stream: Any, /, *args: Any, **named: Any) -> 
 def _given(problem: Any, kernel: Kernel) -> ConvProblem:
     """The problem, where nothing else will do."""
     if not isinstance(problem, ConvProblem):
-        raise error("kernel.bind", kernel=kernel.spec.name, reason=f"problem is {described(problem)}", hint="Pass a gconv.ConvProblem.")
+        raise error("kernel.bind", kernel=kernel.spec.name, reason=f"problem is {described(problem)}",
+                    hint="Pass a gconv.ConvProblem.")
     return problem
 
 

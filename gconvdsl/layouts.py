@@ -37,7 +37,8 @@ class Layout:
         """The axes of the split shape of ``"x"``, ``"w"`` or ``"y"``, outermost first."""
         rows = {"x": ("n", "c", self.spatial), "w": ("k", "c", self.taps), "y": ("n", "k", self.spatial)}
         if tensor not in rows:
-            raise error("usage.option", what="The tensor", value=tensor, hint="Use x, w or y; gradients have the shapes of what they are of.")
+            raise error("usage.option", what="The tensor", value=tensor,
+                        hint="Use x, w or y; gradients have the shapes of what they are of.")
         outer, inner, space = rows[tensor]
         if tensor == "w":
             return f"gk{inner}{space}" if self.channels_first else f"gk{space}{inner}"
