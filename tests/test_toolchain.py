@@ -118,6 +118,13 @@ def test_a_missing_compiler_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     assert caught.value.code == "compile.missing" and word in caught.value.fix and f"GCONV_{kind.upper()}" in caught.value.fix
 
 
+def test_a_variable_that_names_no_compiler_is_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCONV_CXX", "/nowhere/g++")
+    with pytest.raises(CompileError) as caught:
+        toolchain.require("cxx", "cpu")
+    assert caught.value.code == "compile.missing" and "/nowhere/g++" in caught.value.fix and "apt-get" not in caught.value.fix
+
+
 def test_the_users_choice_is_the_only_candidate(bin_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_cxx(bin_directory / "g++")
     monkeypatch.setenv("GCONV_CXX", str(bin_directory / "absent"))
