@@ -1,7 +1,7 @@
 """LDS of a batch of blocks, and which waves touched which half word since the last barrier.
 
-For every half word the emulator keeps whether it was ever written, and a set of the waves that wrote (bits 0 to 31) or read
-(bits 32 to 63) it in this interval between barriers. Two waves race on a half word if one writes it and the other touches it in
+For every half word the emulator keeps whether it was ever written, and a set of the waves that wrote (low bits) or read (high
+bits) it in this interval between barriers. Two waves race on a half word if one writes it and the other touches it in
 one interval. An operation still in flight when its wave arrives at a barrier counts for the next interval too: the barrier does
 not cover it.
 """
@@ -20,7 +20,7 @@ from .emu_waits import Event, LdsAccess
 __all__ = ["Lds", "lds_instruction"]
 
 _UNWRITTEN = 0x7FC0  # a NaN as bf16 and fp16, two of them as fp32
-_WRITERS = np.uint64(0xFFFFFFFF)
+_KNOWN = 0x0101010101010101
 
 
 class Lds:
@@ -36,7 +36,8 @@ class Lds:
         self.halves = np.full(size, _UNWRITTEN, np.uint16)
         self.defined = np.zeros(size, np.uint8)
         self.defined[-8:] = 1
-        self.users = np.zeros(size if waves > 1 else 0, np.uint64)
+        self.half = 16 if waves <= 16 else 32  # bits of `users` for writers, and as many for readers
+        self.users = np.zeros(size if waves > 1 else 0, f"u{self.half // 4}")
         self.flying = np.zeros(0, bool)  # allocated with the first load that bypasses registers
         self.arrived = np.zeros(blocks * waves, bool)
         self._late: list[LdsAccess] = []
@@ -72,12 +73,13 @@ class Lds:
         """(rows, lanes, words) uint32, (rows,) lane bits of values never written (0: none), and what is to be kept while in
         flight."""
         unit, index = self._units(group, addresses, size)
-        found = self.halves.reshape(-1, unit)[index].reshape(*addresses.shape, -1)
-        known = self.defined.reshape(-1, unit)[index]
+        found = _wide(self.halves, unit)[index].reshape(*addresses.shape, -1)
+        known = _wide(self.defined, unit)[index]
         undefined: Any = 0
-        if not known.all():
-            undefined = to_bits(~known.reshape(*addresses.shape, -1).all(axis=2) & group.mask)
-        words = np.ascontiguousarray(found).view(np.uint32) if size >= 4 else found.astype(np.uint32)
+        if not (known == known.dtype.type(_KNOWN >> 64 - 8 * known.itemsize)).all():
+            every = np.ascontiguousarray(known).view(np.uint8).reshape(*addresses.shape, -1)
+            undefined = to_bits(~every.all(axis=2) & group.mask)
+        words = found.view(np.uint32) if size >= 4 else found.astype(np.uint32)
         if size == 1:
             words = words >> ((addresses & 1) * 8).astype(np.uint32)[..., None] & np.uint32(0xFF)
         return words, undefined, self._use(group, unit, index, write=False)
@@ -91,14 +93,21 @@ class Lds:
         kept = self._use(group, unit, index, write=True, copied=copied)
         if size == 1:
             values = self._with_byte(index, addresses, values)
-        halves = values.astype(np.uint16) if size < 4 else np.ascontiguousarray(values, np.uint32).view(np.uint16)
-        known = np.ones(addresses.shape, np.uint8) if undefined is None else (~undefined).astype(np.uint8)
-        halves = halves.reshape(*index.shape, unit)
-        known = np.broadcast_to(known.reshape(*known.shape, *(1,) * (index.ndim - 1)), halves.shape)
+        table, marks = _wide(self.halves, unit), _wide(self.defined, unit)
+        halves = values.astype(np.uint16) if size < 4 else np.ascontiguousarray(values, np.uint32)
+        halves = halves.view(table.dtype).reshape(*index.shape, *table.shape[1:])
+        known = (
+            None
+            if undefined is None
+            else np.broadcast_to(undefined.reshape(*undefined.shape, *(1,) * (index.ndim - 2)), index.shape)
+        )
         if not group.full:
-            index, halves, known = index[group.mask], halves[group.mask], known[group.mask]
-        self.halves.reshape(-1, unit)[index] = halves
-        self.defined.reshape(-1, unit)[index] = known
+            index, halves = index[group.mask], halves[group.mask]
+            known = None if known is None else known[group.mask]
+        table[index] = halves
+        marks[index] = marks.dtype.type(_KNOWN >> 64 - 8 * marks.itemsize)
+        if known is not None:
+            marks[index[known]] = 0
         return kept
 
     def _with_byte(self, index: Array, addresses: Array, values: Array) -> Array:
@@ -111,36 +120,39 @@ class Lds:
         """Check and note an access; what to keep of it while it is in flight."""
         if self.flying.size:
             self._check_flying(group, unit, index, write)
-        if copied:
-            self._start_flight(group, unit, index)
         if self.waves == 1 and not copied:
             return []
         access = LdsAccess(unit, index, group.rows, group.mask if not group.full else None, write, copied)
-        if not copied:
+        if self.waves > 1:
             for wave, chosen in group.waves():
-                self._use_by(wave, unit, access.of(chosen), write, group, chosen)
-            if self.arrived[group.rows].any():
-                self._late.append(access)
+                self._use_by(wave, access, access.of(chosen), group)
+        if copied:
+            self._start_flight(group, unit, index)
+        elif self.arrived[group.rows].any():
+            self._late.append(access)
         return [access]
 
-    def _use_by(self, wave: int, unit: int, index: Array, write: bool, group: Group, chosen: Any) -> None:
-        table = self.users.reshape(-1, unit)
+    def _use_by(self, wave: int, access: LdsAccess, index: Array, group: Group) -> None:
+        table = _wide(self.users, access.unit)
         before = table[index]
-        writer = np.uint64(1 << wave)
-        reader = np.uint64(1 << 32 + wave)
-        conflict = before & ~(writer | reader) if write else before & (_WRITERS & ~writer)
+        writer, reader = self._bits(wave, table), self._bits(wave + self.half, table)
+        conflict = before & ~(writer | reader) if access.write else before & (self._bits(-1, table) & ~writer)
         if conflict.any():
-            self._race(wave, conflict, write, np.flatnonzero(group.rows % self.waves == wave)[0])
-        table[index] = before | (writer if write else reader)
+            self._race(wave, conflict, access.write, np.flatnonzero(group.rows % self.waves == wave)[0])
+        if not access.copied:
+            table[index] = before | (writer if access.write else reader)
 
-    @staticmethod
-    def _race(wave: int, conflict: Array, write: bool, row: Any) -> None:
+    def _bits(self, bit: int, table: Array) -> Any:
+        """A bit (-1: all writers' bits) for each of the half words that an element of a wide table holds."""
+        one = (1 << self.half) - 1 if bit < 0 else 1 << bit
+        return table.dtype.type(one | one << 32 if table.itemsize > self.users.itemsize else one)
+
+    def _race(self, wave: int, conflict: Array, write: bool, row: Any) -> None:
         bits = int(conflict[conflict != 0][0])
-        other = (bits & -bits).bit_length() - 1
-        done = "wrote" if other < 32 else "read"
-        verb = "writes" if write else "reads"
-        reason = f"an LDS race: wave {wave} {verb} what wave {other % 32} {done}, with no barrier in between that covers both"
-        raise Fault(reason, int(row))
+        other = ((bits & -bits).bit_length() - 1) % (2 * self.half)
+        done, verb = "wrote" if other < self.half else "read", "writes" if write else "reads"
+        who = f"wave {wave} {verb} what wave {other % self.half} {done}"
+        raise Fault(f"an LDS race: {who}, with no barrier in between that covers both", int(row))
 
     def arrive(self, group: Group, accesses: list[LdsAccess]) -> None:
         """Waves arrive at a barrier; ``accesses`` are still in flight."""
@@ -163,10 +175,10 @@ class Lds:
                 self._late.append(access.only(~free))
 
     def _mark(self, access: LdsAccess, chosen: Array) -> None:
-        table = self.users.reshape(-1, access.unit)
+        table = _wide(self.users, access.unit)
         for wave in range(self.waves):
             index = access.of(chosen & (access.rows % self.waves == wave))
-            table[index] |= np.uint64(1 << wave + (0 if access.write else 32))
+            table[index] |= self._bits(wave + (0 if access.write else self.half), table)
 
     # --- loads that bypass registers
 
@@ -190,6 +202,12 @@ class Lds:
                 self.flying.reshape(-1, access.unit)[access.of(mine)] = False
                 if self.waves > 1:
                     self._mark(access, mine)
+
+
+def _wide(table: Array, unit: int) -> Array:
+    """The table as elements of ``unit`` half words, each one integer where that is at most 8 bytes, else a row of integers."""
+    size = table.itemsize * unit
+    return table.view(f"u{size}") if size <= 8 else table.view(np.uint64).reshape(-1, size // 8)
 
 
 # --- instructions
