@@ -90,7 +90,8 @@ def require(kind: str, target: str, arch: str = "") -> Tool:
         what = kind if find(kind) is None else f"{kind} that knows {arch}"
         named = env.get(f"GCONV_{kind.upper()}")
         hint = f"GCONV_{kind.upper()} = {named!r} names none that works: correct or unset it." if named else INSTALL[kind]
-        raise error("compile.missing", tool={"cxx": "C++ compiler", "objdump": "llvm-objdump"}.get(what, what), target=target, hint=hint)
+        title = {"cxx": "C++ compiler", "objdump": "llvm-objdump"}.get(what, what)
+        raise error("compile.missing", tool=title, target=target, hint=hint)
     return tool
 
 

@@ -120,6 +120,7 @@ class Lowered:
     notes: tuple[str, ...] = ()
 
     def with_shared(self, resources: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-        """A compiler's resources by kernel; ``lds_bytes`` then counts what the launch asks for as well, unknown to the compiler."""
+        """A compiler's resources by kernel; ``lds_bytes`` then counts what the launch asks for as well."""
         asked = {launch.kernel: launch.shared for launch in self.plan.launches}
-        return {kernel: {**row, "lds_bytes": row.get("lds_bytes", 0) + asked.get(kernel, 0)} for kernel, row in resources.items()}
+        return {kernel: {**row, "lds_bytes": row.get("lds_bytes", 0) + asked.get(kernel, 0)}
+                for kernel, row in resources.items()}
