@@ -129,7 +129,8 @@ def probe(arch: str) -> tuple[Any, Callable[[str, bytes, int, int], None]]:
     """The loops of roofline.cpp for an instruction set, and a function that runs one: (name, argument block, tasks, threads)."""
     from ._cpu_api import ffi
     source = (toolchain.INCLUDE / "gconv" / "cpu" / "roofline.cpp").read_text(encoding="utf-8")
-    flags = [*base.get("cpu").flags(arch), f"-DGCONV_LANES={ISAS[arch].lanes}", "-I", str(toolchain.INCLUDE / "gconv" / "cpu")]  # type: ignore[attr-defined]
+    backend: CpuBackend = base.get("cpu")  # type: ignore[assignment]
+    flags = [*backend.flags(arch), f"-DGCONV_LANES={ISAS[arch].lanes}", "-I", str(toolchain.INCLUDE / "gconv" / "cpu")]
     library = ctypes.CDLL(str(_compile(source, flags, arch, "roofline", "roofline.so").path))
 
     def run(name: str, args: bytes, tasks: int, count: int) -> None:

@@ -1,8 +1,8 @@
 """Side-by-side measurement: this package, a baseline and a roofline loop, interleaved call by call in one process.
 
-Machines change their speed from one second to the next, so absolute times of different moments say little. Each round here calls
-every contender once, and medians over the rounds are compared: the ratio is what counts. A timed call follows an untimed one of the
-same contender, so that its threads are awake and caches hold what a repeated call leaves there.
+Machines change their speed from one second to the next, so absolute times of different moments say little. Each round here
+calls every contender once, and medians over the rounds are compared: the ratio is what counts. A timed call follows an untimed
+one of the same contender, so that its threads are awake and caches hold what a repeated call leaves there.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class Row:
         return {"name": self.problem.name, "problem": self.problem.describe(), "direction": self.problem.direction,
                 "groups": self.problem.G, "algorithm": self.algorithm, "ok": self.ok, "error_ratio": round(self.error_ratio, 4),
                 "ours_ms": round(self.ours_ms, 4), "baseline_ms": _number(self.baseline_ms), "baseline_form": self.baseline_form,
-                "ratio": _number(self.ratio), "best_ratio": _number(self.best_ratio), "peak_gflops": round(self.peak, 1), "roofline": round(self.fraction, 3),
+                "ratio": _number(self.ratio), "best_ratio": _number(self.best_ratio),
+                "peak_gflops": round(self.peak, 1), "roofline": round(self.fraction, 3),
                 "bound": self.bound, "rounds": self.rounds}
 
 
@@ -137,7 +138,8 @@ def measure_case(problem: ConvProblem, target: str, roofline: Roofline, baseline
     first = execute(spec, config, problem, (a, b), target=target, poison=True)
     report = compare(problem, first.output, a, b)
     others = baseline.contenders(problem, a, b) if baseline else {}
-    calls = {"peak": roofline.fma_loop, "ours": lambda: execute(spec, config, problem, (a, b), target=target), **_worthwhile(others)}
+    calls = {"peak": roofline.fma_loop, "ours": lambda: execute(spec, config, problem, (a, b), target=target),
+             **_worthwhile(others)}
     samples = _interleaved(calls, seconds)
     times = {name: statistics.median(values) for name, values in samples.items()}
     form = min((name for name in times if name in others), key=lambda name: times[name], default="")
@@ -185,7 +187,8 @@ def _interleaved(calls: Contenders, seconds: float) -> dict[str, list[float]]:
 # --- summing up
 
 def summary(rows: Iterable[Row], cap: float = 6.0) -> dict[str, dict[str, float]]:
-    """Per direction and kind of problem ("grouped", "dense"): rows, geometric mean and median of the ratios, capped, and the lowest."""
+    """Per direction and kind of problem ("grouped", "dense"): rows, geometric mean and median of
+    the ratios, capped, and the lowest."""
     ratios: dict[str, list[float]] = {}
     for row in rows:
         if not math.isnan(row.ratio):

@@ -66,9 +66,9 @@ def _progress(row: Row) -> None:
 
 def print_rows(rows: Sequence[Row]) -> None:
     """The table, then the means."""
-    columns = ("problem", "direction", "algorithm", "ours ms", "baseline ms", "ratio", "best", "GFLOP/s", "peak", "roofline", "bound", "error",
-               "status")
-    print_table(columns, [_cells(row) for row in rows], right=("ours ms", "baseline ms", "ratio", "best", "GFLOP/s", "peak", "roofline", "error"))
+    columns = ("problem", "direction", "algorithm", "ours ms", "baseline ms", "ratio", "best", "GFLOP/s", "peak", "roofline",
+               "bound", "error", "status")
+    print_table(columns, [_cells(row) for row in rows], right=(*columns[3:9], "roofline", "error"))
     for name, values in summary(rows).items():
         print(f"{name}: {values['rows']} rows, geometric mean {values['mean']:.2f}, median {values['median']:.2f}, "
               f"lowest {values['lowest']:.2f} (each ratio capped at 6)")
@@ -77,7 +77,7 @@ def print_rows(rows: Sequence[Row]) -> None:
 def _cells(row: Row) -> tuple[str, ...]:
     missing = math.isnan(row.baseline_ms)
     return (row.problem.name or row.problem.describe(), row.problem.direction, row.algorithm, f"{row.ours_ms:.3f}",
-            "-" if missing else f"{row.baseline_ms:.3f}", "-" if missing else f"{row.ratio:.2f}", "-" if missing else f"{row.best_ratio:.2f}",
+            *("-" if missing else text for text in (f"{row.baseline_ms:.3f}", f"{row.ratio:.2f}", f"{row.best_ratio:.2f}")),
             f"{row.problem.flops / row.ours_ms / 1e6:.1f}", f"{row.peak:.0f}", f"{row.fraction:.0%}", row.bound,
             f"{row.error_ratio:.3f}", "ok" if row.ok else "WRONG")
 

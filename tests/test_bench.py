@@ -20,7 +20,8 @@ class FixedRoofline(Roofline):
     """1000 operations a call, and 100 bytes a second."""
 
     def __init__(self) -> None:
-        self.fma_loop, self.fma_flops, self.bandwidths = (lambda: None), 1000.0, [(1e9, 100.0, "cache"), (math.inf, 10.0, "memory")]
+        self.fma_loop, self.fma_flops = (lambda: None), 1000.0
+        self.bandwidths = [(1e9, 100.0, "cache"), (math.inf, 10.0, "memory")]
 
 
 class Slow:
@@ -90,7 +91,8 @@ def test_the_limit_is_the_larger_of_the_two_times():
 
 def test_the_summary_caps_ratios():
     def row(groups, ratio):
-        return bench.Row(gconv.ConvProblem(G=groups, C=4, K=4, input=4, filter=1), "", True, 0.0, 1.0, ratio, "", (1.0, ratio), 1.0, 1.0, "", 7)
+        problem = gconv.ConvProblem(G=groups, C=4, K=4, input=4, filter=1)
+        return bench.Row(problem, "", True, 0.0, 1.0, ratio, "", (1.0, ratio), 1.0, 1.0, "", 7)
     values = bench.summary([row(4, 2.0), row(2, 100.0), row(1, 0.5)])
     assert values["forward grouped"] == {"rows": 2, "mean": pytest.approx(math.sqrt(12)), "median": 4.0, "lowest": 2.0}
     assert values["forward dense"]["lowest"] == 0.5
@@ -99,7 +101,8 @@ def test_the_summary_caps_ratios():
 def test_the_command(small_file, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("GCONV_THREADS", "2")         # put back afterwards: the option sets it
     out = tmp_path / "rows.json"
-    assert cli.main(["bench", "--problems", small_file, "--only", "small", "--seconds", "0.01", "--json", str(out), "--threads", "1"]) == 0
+    command = ["bench", "--problems", small_file, "--only", "small", "--seconds", "0.01", "--json", str(out), "--threads", "1"]
+    assert cli.main(command) == 0
     printed = capsys.readouterr()
     assert printed.out.count("small") == 3 and "FMA peak" in printed.err
     document = json.loads(out.read_text())

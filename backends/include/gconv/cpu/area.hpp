@@ -10,7 +10,7 @@ constexpr long long kPackedRowFloats = 4096;    // a packed source row should st
 constexpr long long kPackedFloats = 48 * 1024;  // all packed rows of a unit should stay in the second-level cache
 constexpr int kUsualRows = 8;
 constexpr long long kUnitsWanted = 64;
-constexpr long long kLinesInPlace = 384;  // cache lines of source points that a unit read in place should take of the first-level cache
+constexpr long long kLinesInPlace = 384;  // cache lines of source points of a unit read in place: most of the first-level cache
 constexpr int kRowsInPlace = 4;
 
 template <class C>

@@ -27,7 +27,8 @@ struct Block {
   static constexpr int kPerGroup = C::merged ? 1 : (kTarget + kWidth - 1) / kWidth;
   static constexpr int kValue = C::merged ? kLanes : 1;  // floats that one packed source value takes
   // Whether a packed point is one vector of all channels of the item's groups, spread where it is used and not while packing.
-  static constexpr bool kLate = C::merged && kSource == kTarget && kTarget > 1 && kLanes % kTarget == 0 && C::direction != Direction::bwd_weight;
+  static constexpr bool kLate = C::merged && kSource == kTarget && kTarget > 1 && kLanes % kTarget == 0 &&
+                                C::direction != Direction::bwd_weight;
   static constexpr int kPixel = kLate ? kLanes : kSource * kValue;  // floats that one packed source point takes
   static_assert(!C::merged || (C::vectors == 1 && kTarget * 2 <= kLanes), "merged groups share one vector");
 

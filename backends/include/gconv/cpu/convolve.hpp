@@ -22,7 +22,8 @@ class Convolver {
   }
 
   void run(long long task) {
-    for_units<C>(a_, area_, task, a_.splits, [this](const Unit<C>& unit, long long first, long long last) { compute_items(unit, first, last); });
+    for_units<C>(a_, area_, task, a_.splits,
+                 [this](const Unit<C>& unit, long long first, long long last) { compute_items(unit, first, last); });
   }
 
  private:
@@ -61,7 +62,8 @@ class Convolver {
       const int taps = unit.w.taps > 0 ? collect(unit, item, i) : 0;
       source_.prefetch(a_, unit, item, i);
       long long column = whole.low;
-      for (long long b = 0; b < cover.large; b++, column += C::points) block<C::points, kTaps>(unit, lanes, taps, column, whole.high, row);
+      for (long long b = 0; b < cover.large; b++, column += C::points)
+        block<C::points, kTaps>(unit, lanes, taps, column, whole.high, row);
       for (long long b = 0; b < cover.small; b++, column += C::few_points)
         block<C::few_points, kTaps>(unit, lanes, taps, column, whole.high, row);
       if constexpr (C::strict) edges(unit, lanes, taps, whole, row);
@@ -87,7 +89,8 @@ class Convolver {
     alignas(64) float sums[kPoints * B::kWidth];
     constexpr int kDepth = kTaps * B::kSource <= kUnrolled ? kTaps * B::kSource : 0;
     if constexpr (B::kLate || (C::sliding && kTaps > 1)) {
-      SlidingDot<C, kPoints, A::W::advance, kTaps <= kMostSliding ? kTaps : 0>().run(x_, w_, taps, column * A::kPointStep, 0, unit.w.taps, sums);
+      constexpr int kFixed = kTaps <= kMostSliding ? kTaps : 0;
+      SlidingDot<C, kPoints, A::W::advance, kFixed>().run(x_, w_, taps, column * A::kPointStep, 0, unit.w.taps, sums);
     } else {
       dot<C, kPoints, A::kPointStep, kDepth>(x_, w_, taps, column * A::kPointStep, 0, unit.w.taps * B::kSource, sums);
     }

@@ -41,8 +41,8 @@ class DepthwiseConvolver {
   void rows(const Unit<C>& unit, long long first, long long last) {
     const Span inner = unit.inner(source_.width());
     first_ = first, last_ = last, step_ = W::step * view_.s[2];
-    const long long plane = unit.image * view_.n + (unit.d.first + unit.plane * A::D::step) * view_.s[0] + unit.w.first * view_.s[2] +
-                            unit.first_column * step_;
+    const long long plane = unit.image * view_.n + (unit.d.first + unit.plane * A::D::step) * view_.s[0] +
+                            unit.w.first * view_.s[2] + unit.first_column * step_;
     for (long long i = 0; i < unit.row_count; i++) {
       at_ = plane + (unit.h.first + (unit.first_row + i) * A::H::step) * view_.s[1];
       count_ = unit.w.taps > 0 ? collect(unit, i) : 0;

@@ -16,7 +16,7 @@ class DepthwiseGradient {
   static constexpr int kWide = 8;    // columns of a block: the points of several items should stay in the first-level cache
   static constexpr int kTaps = C::filter[2];
   static constexpr int kRows = smallest(largest(1, (C::points + 2) / kTaps), C::filter[1]);  // filter rows taken together
-  static constexpr int kTogether = 16;                                                        // items whose channels are read in order
+  static constexpr int kTogether = 16;  // items whose channels are read in order
 
  public:
   explicit DepthwiseGradient(const ConvArgs& a) : a_(a), area_(a, true), source_(a), dy_(static_cast<const float*>(a.y)) {}
@@ -41,7 +41,8 @@ class DepthwiseGradient {
     const TensorView& view = a_.yv;
     const long long step = A::W::step * view.s[2];
     const float* dy = dy_ + unit.image * view.n + (unit.d.first + unit.plane * A::D::step) * view.s[0] +
-                      (unit.h.first + (unit.first_row + i) * A::H::step) * view.s[1] + unit.w.first * view.s[2] + unit.first_column * step;
+                      (unit.h.first + (unit.first_row + i) * A::H::step) * view.s[1] + unit.w.first * view.s[2] +
+                      unit.first_column * step;
     const Span inner = unit.inner(source_.width());
     ahead_ = source_.ahead(unit, i), dy_ahead_ = A::H::step * view.s[1];
     for (int h = 0; h < C::filter[1];) {
@@ -82,7 +83,8 @@ class DepthwiseGradient {
       const float* ahead = ahead_ + group;
       for (column = begin; column < end; column++) {
         __builtin_prefetch(dy + group + column * step + dy_ahead_, 0, 2);
-        for (int q = 0; q < W::advance; q++) __builtin_prefetch(ahead + (column * W::advance + q) * source_.pitch(), 0, 2);
+        for (int q = 0; q < W::advance; q++)
+          __builtin_prefetch(ahead + (column * W::advance + q) * source_.pitch(), 0, 2);
       }
     }
   }

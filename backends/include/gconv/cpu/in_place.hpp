@@ -14,7 +14,9 @@ class PlainRows {
 
  public:
   explicit PlainRows(const ConvArgs& a)
-      : view_(B::kBackward ? a.yv : a.xv), size_(B::kBackward ? a.out : a.in), source_(static_cast<const float*>(B::kBackward ? a.y : a.x)) {}
+      : view_(B::kBackward ? a.yv : a.xv),
+        size_(B::kBackward ? a.out : a.in),
+        source_(static_cast<const float*>(B::kBackward ? a.y : a.x)) {}
 
   // Channels side by side, enough of them, and most columns away from the padding.
   static bool suits(const ConvArgs& a) {
@@ -37,7 +39,8 @@ class PlainRows {
 
   // Where the unit's first column begins in the last row that target row i + 1 meets: memory that need not be there, to prefetch.
   const float* ahead(const Unit<C>& unit, long long i) const {
-    const long long d = first_d_ + (unit.d.taps - 1) * A::D::unit, h = first_h_ + ((i + 1) * H::advance + unit.h.taps - 1) * H::unit;
+    const long long d = first_d_ + (unit.d.taps - 1) * A::D::unit;
+    const long long h = first_h_ + ((i + 1) * H::advance + unit.h.taps - 1) * H::unit;
     return image_ + d * view_.s[0] + h * view_.s[1];
   }
 

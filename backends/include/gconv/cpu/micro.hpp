@@ -43,7 +43,9 @@ struct Cover {
 
 // The value itself. g++ would read it from memory again for each use, and then loads are what takes the time.
 GCONV_CPU_INLINE Vec in_register(Vec value) {
-#ifdef __x86_64__
+#if defined(__AVX512F__)
+  asm("" : "+v"(value));
+#elif defined(__x86_64__)
   asm("" : "+x"(value));
 #endif
   return value;

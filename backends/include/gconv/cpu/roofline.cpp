@@ -1,4 +1,5 @@
-// The loops behind the roofline of target cpu: multiply-adds in registers, and a copy. Compiled with GCONV_LANES and the flags of kernels.
+// The loops behind the roofline of target cpu: multiply-adds in registers, and a copy. Compiled with GCONV_LANES and the flags
+// of kernels.
 #include "vector.hpp"
 
 namespace {

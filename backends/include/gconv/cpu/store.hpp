@@ -11,11 +11,13 @@ GCONV_CPU_INLINE void store_points(const ConvArgs& a, void* result, const LaneMa
                                    long long at, long long step) {
   using R = typename C::Result;
   constexpr int kWidth = LaneMap<C>::kWidth;
+  // The next item's channels of the same point: too far apart for the processor to foresee.
+  constexpr int kNext = largest(kWidth * static_cast<int>(sizeof(typename R::type)), kCacheLine);
   auto* to = static_cast<typename R::type*>(result);
   if (lanes.contiguous && lanes.count == kWidth) {
     at += lanes.offset[0];
     for (long long p = 0; p < points; p++, sums += kWidth, at += step) {
-      __builtin_prefetch(reinterpret_cast<const char*>(to + at) + largest(kWidth * static_cast<int>(sizeof(typename R::type)), kCacheLine), 1, 2);
+      __builtin_prefetch(reinterpret_cast<const char*>(to + at) + kNext, 1, 2);
       if constexpr (C::has_epilogue)
         for (int l = 0; l < kWidth; l++) sums[l] = C::epilogue(a, sums[l], lanes.channel + l, at + l);
       for (int l = 0; l < kWidth; l += kLanes) R::write_vector(to + at + l, load(sums + l));

@@ -29,7 +29,7 @@ GCONV_CPU_INLINE Vec load(const float* p) {
 
 GCONV_CPU_INLINE void store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof(v)); }
 
-// Prefetches the kBytes after the next kBytes, such as another item's channels: they are too far apart for the processor to foresee.
+// Prefetches the kBytes after the next kBytes, such as another item's channels: too far apart for the processor to foresee.
 template <int kBytes>
 GCONV_CPU_INLINE void prefetch_after(const void* from) {
   constexpr int kStep = kBytes < kCacheLine ? kCacheLine : kBytes;
