@@ -13,6 +13,7 @@ from .cases import Outcome, check_case
 from .cli_table import print_table
 from .config import KernelConfig
 from .errors import error
+from .families import family_name
 from .problem import DIRECTIONS, ConvProblem
 from .runner import bare_spec
 from .worker import Worker
@@ -73,10 +74,15 @@ def print_outcomes(outcomes: Sequence[tuple[str, Outcome]]) -> None:
 
 def _row(title: str, outcome: Outcome) -> tuple[str, ...]:
     native = outcome.target.startswith("cpu")
-    config = "-" if outcome.config is None else "native" if native else choose.short_config(outcome.config)
+    config = "-" if outcome.config is None else "native" if native else _short(outcome)
     ratio = "-" if outcome.error_ratio is None else f"{outcome.error_ratio:.3f}"
     return (title, outcome.problem.direction, outcome.target, config, f"{outcome.run_s * 1e3:.3f}", f"{outcome.gflops:.2f}",
             ratio, outcome.status)
+
+
+def _short(outcome: Outcome) -> str:
+    arch = outcome.target.partition(":")[2]
+    return family_name(outcome.problem, outcome.config or KernelConfig(), arch) or choose.short_config(outcome.config or KernelConfig())
 
 
 def _target_text(text: str | None) -> str:

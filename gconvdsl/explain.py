@@ -9,6 +9,7 @@ from . import choose
 from .arrays import argument_names
 from .config import KernelConfig
 from .errors import NoKernelError, RuleError
+from .families import family_name
 from .problem import ConvProblem
 from .spec import KernelSpec
 
@@ -56,7 +57,10 @@ class Explanation:
         return ", ".join(f"{name} {self.problem.axes(name)} {self.problem.shape(name)}" for name in "xwy")
 
     def _what(self, config: KernelConfig) -> str:
-        return "native C++" if self.target.startswith("cpu") else choose.describe_config(config)
+        if self.target.startswith("cpu"):
+            return "native C++"
+        family = family_name(self.problem, config, self.target.partition(":")[2])
+        return f"the family {family}" if family else choose.describe_config(config)
 
     def _chosen(self) -> list[str]:
         config, lowered = self.config, self.lowered

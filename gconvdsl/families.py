@@ -15,7 +15,7 @@ from .spec import KernelSpec
 if TYPE_CHECKING:
     from .plan import Lowered
 
-__all__ = ["find_family"]
+__all__ = ["family_name", "find_family"]
 
 Lowering = Callable[[KernelSpec, ConvProblem, KernelConfig, str], "Lowered"]
 
@@ -30,3 +30,9 @@ def find_family(problem: ConvProblem, config: KernelConfig, arch: str) -> Loweri
     if is_depthwise(problem):
         return lower_depthwise
     return lower_direct_weight if is_direct_weight(problem, arch) else None
+
+
+def family_name(problem: ConvProblem, config: KernelConfig, arch: str) -> str:
+    """What a family is called in tables and explanations; empty for implicit GEMM."""
+    family = find_family(problem, config, arch)
+    return family.__name__.removeprefix("lower_") if family else ""

@@ -18,6 +18,7 @@ PROBLEMS = {
     "3-D": dict(N=2, G=8, C=8, K=8, input=(5, 6, 7), filter=3, stride=(1, 2, 2), pad=1, dtype="fp16"),
     "7x7": dict(N=1, G=40, C=40, K=40, input=(16, 16), filter=7, pad=3, dtype="bf16"),
     "long": dict(N=1, G=10, C=10, K=10, input=(9, 11), filter=(15, 13), stride=(1, 2), pad=(7, 6), dtype="bf16"),
+    "run past the row": dict(N=1, G=8, C=8, K=8, input=(6, 6), filter=3, pad=1, dtype="bf16"),
     "gaps": dict(N=1, G=1, C=1, K=1, input=(9, 11), filter=3, stride=4, dtype="fp32"),
 }
 

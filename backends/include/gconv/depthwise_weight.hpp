@@ -42,10 +42,13 @@ struct DepthwiseWeight {
       int ow = (int)(i - row * runs) * kRun, oh = (int)(row % a.out[1]);
       long long slab = row / a.out[1];
       int od = (int)(slab % a.out[0]), n = (int)(slab / a.out[0]);
-      add_run(a, part, channel, n, od, oh, ow, sum);
+      if (ow + kRun <= a.out[2]) add_run<false>(a, part, channel, n, od, oh, ow, sum);
+      else add_run<true>(a, part, channel, n, od, oh, ow, sum);
     }
   }
 
+  // Ends: the run reaches past the end of its row; what lies there is not multiplied at all, since it may meet a NaN in x.
+  template <bool Ends>
   static GCONV_DEVICE void add_run(const ConvArgs& a, int part, int channel, int n, int od, int oh, int ow, float (&sum)[kTaps][kV]) {
     const In* y = (const In*)a.y + n * a.yv.n + od * a.yv.s[0] + oh * a.yv.s[1] + ow * a.yv.s[2] + channel * a.yv.g;
     float dy[kRun][kV];
@@ -64,12 +67,14 @@ struct DepthwiseWeight {
       GCONV_UNROLL
       for (int kw = 0; kw < F::w; ++kw)
         GCONV_UNROLL
-        for (int i = 0; i < kRun; ++i)
+        for (int i = 0; i < kRun; ++i) {
+          if (Ends && ow + i >= a.out[2]) continue;
           GCONV_UNROLL
           for (int v = 0; v < kV; ++v) {
             float& target = sum[kh * F::w + kw][v];
             target = __builtin_fmaf(dy[i][v], segment[i * St::w + kw][v], target);
           }
+        }
     }
   }
   static GCONV_DEVICE void load(const In* from, bool ok, float (&to)[kV]) {
