@@ -57,7 +57,7 @@ def kernel_hash() -> str:
 
 def decision_hash() -> str:
     """Digest of what decides about kernels besides their identity: `kernel_hash`, the rules, and how targets compile."""
-    return _source_digest("backends/**/*", "lower*.py", "expr.py", "ops.py", "plan.py", "rules.py", "archs.py", "tile*.py",
+    return _source_digest("backends/**/*", "lower*.py", "expr.py", "ops.py", "plan.py", "rules*.py", "archs.py", "tile*.py",
                           "window.py", "reach.py", "pipelines.py", "choose.py", "data/*.json")
 
 
