@@ -17,7 +17,7 @@ __all__ = ["Trace"]
 
 @dataclass
 class Trace:
-    """An observer of `emu_run.execute` that writes the instructions of one wave of one block, from the ``first`` on, at most ``limit``.
+    """An observer of `emu_run.execute` that writes the instructions of one wave of one block, ``limit`` behind the ``first``.
 
     ``lane``: whose values of vector registers are shown, as bits and as float32.
     """

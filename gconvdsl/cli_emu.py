@@ -23,14 +23,25 @@ def emu(options: argparse.Namespace) -> int:
     if backend.name != "emu":
         raise error("usage.option", what="The target of gconv emu", value=target, hint="Use emu:ARCH, for example emu:gfx942.")
     trace = Trace(print, _block(options.block), options.wave, options.lane, options.first, options.limit)
-    backend.observer = trace        # type: ignore[attr-defined]
+    backend.observer = trace  # type: ignore[attr-defined]
     try:
-        execute(spec, None, problem, make_inputs(problem, "normal", options.seed), make_operands(problem, spec, options.seed), target=target)
+        execute(
+            spec,
+            None,
+            problem,
+            make_inputs(problem, "normal", options.seed),
+            make_operands(problem, spec, options.seed),
+            target=target,
+        )
     finally:
-        backend.observer = None     # type: ignore[attr-defined]
+        backend.observer = None  # type: ignore[attr-defined]
     if not trace.count:
-        raise error("usage.empty", what="trace", reason=f"no block {trace.block} with a wave {trace.wave} was launched",
-                    hint="Name another with --block and --wave.")
+        raise error(
+            "usage.empty",
+            what="trace",
+            reason=f"no block {trace.block} with a wave {trace.wave} was launched",
+            hint="Name another with --block and --wave.",
+        )
     return 0
 
 

@@ -17,7 +17,7 @@ _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True, max_examples=40, suppress_health_check=_SLOW)
 settings.register_profile("nightly", deadline=None, print_blob=True, max_examples=200, suppress_health_check=_SLOW)
 
-_KEPT = ("GCONV_REQUIRE", "GCONV_CLANG", "GCONV_HIPCC", "GCONV_NVCC", "GCONV_CXX")
+_KEPT = ("GCONV_REQUIRE", "GCONV_CLANG", "GCONV_HIPCC", "GCONV_NVCC", "GCONV_CXX", "GCONV_OBJDUMP")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -23,8 +23,17 @@ HEADER = '#include "gconv/device.hpp"\nusing namespace gconv;\n'
 _VIEW = TensorView(0, 0, (0, 0, 0), 0)
 
 
-def run(source: str, kernel: str, arrays: Sequence[Array], *, arch: str = "gfx942", grid: tuple[int, int, int] = (1, 1, 1),
-        block: int = 64, n: int = 1, header: str = HEADER) -> list[Array]:
+def run(
+    source: str,
+    kernel: str,
+    arrays: Sequence[Array],
+    *,
+    arch: str = "gfx942",
+    grid: tuple[int, int, int] = (1, 1, 1),
+    block: int = 64,
+    n: int = 1,
+    header: str = HEADER,
+) -> list[Array]:
     """Launch ``kernel`` with up to four ``arrays`` as x, w, y, workspace and N = n; the arrays afterwards."""
     backend = base.get("emu")
     module = backend.load(backend.compile(header + source, arch, kernel))
@@ -68,8 +77,9 @@ class Prepared:
         return [step.ins for program in programs for step in program.steps if step is not None]
 
 
-def prepare(problem: ConvProblem, arch: str, pipeline: str = "basic_v1", tile: Tile | None = None, kind: str = "integers",
-            **options: Any) -> Prepared:
+def prepare(
+    problem: ConvProblem, arch: str, pipeline: str = "basic_v1", tile: Tile | None = None, kind: str = "integers", **options: Any
+) -> Prepared:
     """Lower and compile a bare convolution and upload seeded inputs."""
     backend = base.get("emu")
     config = KernelConfig(pipeline=pipeline, tile=tile, **options)

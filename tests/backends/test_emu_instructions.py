@@ -14,7 +14,24 @@ from gconvdsl.backends.emu_decode import Fault, parse
 from gconvdsl.backends.emu_waits import parse_wait
 
 M = 0xFFFFFFFF
-VALUES = [0, 1, 2, 31, 32, 0x7FFFFFFF, 0x80000000, M, 0xFFFF, 0x8000, 0x12345678, 0xDEADBEEF, 0x3F800000, 0xC0490FDB, 0x00FF00FF, 0x0C0D0405]
+VALUES = [
+    0,
+    1,
+    2,
+    31,
+    32,
+    0x7FFFFFFF,
+    0x80000000,
+    M,
+    0xFFFF,
+    0x8000,
+    0x12345678,
+    0xDEADBEEF,
+    0x3F800000,
+    0xC0490FDB,
+    0x00FF00FF,
+    0x0C0D0405,
+]
 
 
 @pytest.fixture(autouse=True)
@@ -39,14 +56,26 @@ def perm(a: int, b: int, s: int) -> int:
     both, result = a << 32 | b, 0
     for i in range(4):
         choice = s >> 8 * i & 255
-        byte = both >> 8 * choice & 255 if choice < 8 else 0 if choice == 12 else 255 if choice > 12 else 255 * (both >> 16 * (choice - 8) + 15 & 1)
+        byte = (
+            both >> 8 * choice & 255
+            if choice < 8
+            else 0
+            if choice == 12
+            else 255
+            if choice > 12
+            else 255 * (both >> 16 * (choice - 8) + 15 & 1)
+        )
         result |= byte << 8 * i
     return result
 
 
 def to_int(a: int) -> int:
     value = as_float(a)
-    return 0 if math.isnan(value) else max(-1 << 31, min((1 << 31) - 1, int(value) if math.isfinite(value) else int(math.copysign(1 << 40, value)))) & M
+    return (
+        0
+        if math.isnan(value)
+        else max(-1 << 31, min((1 << 31) - 1, int(value) if math.isfinite(value) else int(math.copysign(1 << 40, value)))) & M
+    )
 
 
 ALL: dict[str, Callable[[int, int, int], int]] = {
@@ -73,9 +102,12 @@ ALL: dict[str, Callable[[int, int, int], int]] = {
 }
 ONLY = {
     "gfx942": {
-        "v_add_u16_sdwa %0, %1, %2 dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_2 src1_sel:WORD_1":
-            lambda a, b, c: (a >> 16 & 255) + (b >> 16) & 0xFFFF,
-        "v_or_b32_sdwa %0, %1, %2 dst_sel:WORD_1 dst_unused:UNUSED_PAD src0_sel:BYTE_0 src1_sel:BYTE_3": lambda a, b, c: (a & 255 | b >> 24) << 16,
+        "v_add_u16_sdwa %0, %1, %2 dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:BYTE_2 src1_sel:WORD_1": lambda a, b, c: (
+            (a >> 16 & 255) + (b >> 16) & 0xFFFF
+        ),
+        "v_or_b32_sdwa %0, %1, %2 dst_sel:WORD_1 dst_unused:UNUSED_PAD src0_sel:BYTE_0 src1_sel:BYTE_3": lambda a, b, c: (
+            (a & 255 | b >> 24) << 16
+        ),
         "v_mul_lo_u16_e32 %0, %1, %2": lambda a, b, c: a * b & 0xFFFF,
         "v_mov_b32_dpp %0, %1 quad_perm:[1,0,3,2] row_mask:0xf bank_mask:0xf": lambda a, b, c: -1,
         "v_subrev_u32_e32 %0, %1, %2": lambda a, b, c: b - a,
@@ -83,15 +115,20 @@ ONLY = {
     "gfx1100": {
         "v_add_nc_u32_e32 %0, %1, %2": lambda a, b, c: a + b,
         "v_xor3_b32 %0, %1, %2, %3": lambda a, b, c: a ^ b ^ c,
-        "v_mov_b32 v50, %1\n v_mov_b32 v51, %2\n v_dual_mov_b32 v50, v51 :: v_dual_add_nc_u32 v51, v50, v51\n v_sub_nc_u32 %0, v51, v50": lambda a, b, c: a,
+        "v_mov_b32 v50, %1\n v_mov_b32 v51, %2\n v_dual_mov_b32 v50, v51 :: v_dual_add_nc_u32 v51, v50, v51\n"
+        "v_sub_nc_u32 %0, v51, v50": lambda a, b, c: (
+            a
+        ),
     },
 }
 
 
 def source_of(texts: list[str]) -> str:
     """One kernel that stores every instruction's result for the three inputs of each lane."""
-    body = "".join(f'{{ unsigned r; asm volatile("{text}" : "=&v"(r) : "v"(a), "v"(b), "v"(c) : "v50", "v51"); y[{i} * 4096 + t] = r; }}\n'
-                   for i, text in enumerate(line.replace("\n", "\\n") for line in texts))
+    body = "".join(
+        f'{{ unsigned r; asm volatile("{text}" : "=&v"(r) : "v"(a), "v"(b), "v"(c) : "v50", "v51"); y[{i} * 4096 + t] = r; }}\n'
+        for i, text in enumerate(line.replace("\n", "\\n") for line in texts)
+    )
     return f"""GCONV_KERNEL void probe(ConvArgs args) {{
       int t = hw::block_id_x() * 64 + hw::thread_id();
       const unsigned* x = (const unsigned*)args.x;
@@ -106,13 +143,24 @@ def test_vector_instructions(arch: str, require_tool: Callable[..., Any]) -> Non
     require_tool("clang", arch)
     table = {**ALL, **ONLY[arch]}
     triples = np.array(np.meshgrid(VALUES, VALUES, VALUES, indexing="ij"), np.uint64).astype(np.uint32).reshape(3, -1)
-    result = run(source_of(list(table)), "probe", [triples, np.zeros(1), np.zeros(len(table) * 4096, np.uint32)], arch=arch, grid=(64, 1, 1))[2]
+    result = run(
+        source_of(list(table)),
+        "probe",
+        [triples, np.zeros(1), np.zeros(len(table) * 4096, np.uint32)],
+        arch=arch,
+        grid=(64, 1, 1),
+    )[2]
     for i, (text, function) in enumerate(table.items()):
         expected = [function(*map(int, column)) & M for column in triples.T]
         if "quad_perm" in text:
             expected = triples[0].reshape(-1, 2)[:, ::-1].reshape(-1).tolist()
         wrong = np.flatnonzero(result.reshape(-1, 4096)[i] != np.array(expected, np.uint32))
-        assert not len(wrong), (text, [hex(v) for v in triples[:, wrong[0]]], hex(result.reshape(-1, 4096)[i][wrong[0]]), hex(expected[wrong[0]]))
+        assert not len(wrong), (
+            text,
+            [hex(v) for v in triples[:, wrong[0]]],
+            hex(result.reshape(-1, 4096)[i][wrong[0]]),
+            hex(expected[wrong[0]]),
+        )
 
 
 def test_halves_of_registers_on_rdna3(require_tool: Callable[..., Any]) -> None:
@@ -121,7 +169,8 @@ def test_halves_of_registers_on_rdna3(require_tool: Callable[..., Any]) -> None:
     source = """GCONV_KERNEL void probe(ConvArgs args) {
       int t = hw::thread_id();
       unsigned x = ((unsigned*)args.x)[t], r = 0x11112222u;
-      asm volatile("v_mov_b32 v40, %1\\n v_mov_b32 v41, %0\\n v_lshrrev_b16 v41.h, 4, v40.l\\n v_mov_b32 %0, v41" : "+v"(r) : "v"(x) : "v40", "v41");
+      asm volatile("v_mov_b32 v40, %1\\n v_mov_b32 v41, %0\\n v_lshrrev_b16 v41.h, 4, v40.l\\n v_mov_b32 %0, v41"
+                   : "+v"(r) : "v"(x) : "v40", "v41");
       ((unsigned*)args.y)[t] = r; }"""
     x = np.arange(0x89ABCDE0, 0x89ABCDE0 + 64, dtype=np.uint32)
     result = run(source, "probe", [x, np.zeros(1), np.zeros(64, np.uint32)], arch="gfx1100")[2]
@@ -152,7 +201,9 @@ def test_lanes_and_carries() -> None:
 
 
 def test_float_divisions_are_rounded_correctly() -> None:
-    source = "GCONV_KERNEL void probe(ConvArgs args) { int t = hw::thread_id(); ((float*)args.y)[t] = ((float*)args.x)[t] / ((float*)args.w)[t]; }"
+    source = """GCONV_KERNEL void probe(ConvArgs args) {
+      int t = hw::thread_id();
+      ((float*)args.y)[t] = ((float*)args.x)[t] / ((float*)args.w)[t]; }"""
     rng = np.random.default_rng(3)
     x, w = rng.standard_normal((2, 64)).astype(np.float32)
     np.testing.assert_array_equal(run(source, "probe", [x, w, np.zeros(64, np.float32)])[2], x / w)
@@ -179,14 +230,21 @@ def test_decoding() -> None:
     assert fma.operands[1].neg and fma.operands[2].absolute and not fma.operands[2].neg and fma.operands[3].index == 0x3F000000
     assert (ds.value("offset0"), ds.value("offset1"), ds.operands[2].index, ds.operands[2].count) == (16, 24, 44, 2)
     assert [part.name for part in dual.parts] == ["v_mov_b32", "v_add_nc_u32"] and dual.parts[1].operands[1].index == 2
-    assert branch.target == ds.number       # 5 words back from 0x1624
+    assert branch.target == ds.number  # 5 words back from 0x1624
     assert half.operands[0].half == "h" and half.operands[2].half == "l" and half.bits("op_sel", 4) == [0, 0, 1, 0]
 
 
-@pytest.mark.parametrize("text, expected", [
-    ("s_waitcnt vmcnt(3) lgkmcnt(0)", (("vm", 3), ("lgkm", 0))), ("s_wait_loadcnt_dscnt 0x301", (("load", 3), ("ds", 1))),
-    ("s_wait_kmcnt 0x0", (("km", 0),)), ("s_wait_storecnt 0x2", (("store", 2),)), ("s_wait_xcnt 0x0", ()), ("s_nop 0", None),
-])
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("s_waitcnt vmcnt(3) lgkmcnt(0)", (("vm", 3), ("lgkm", 0))),
+        ("s_wait_loadcnt_dscnt 0x301", (("load", 3), ("ds", 1))),
+        ("s_wait_kmcnt 0x0", (("km", 0),)),
+        ("s_wait_storecnt 0x2", (("store", 2),)),
+        ("s_wait_xcnt 0x0", ()),
+        ("s_nop 0", None),
+    ],
+)
 def test_waits(text: str, expected: Any) -> None:
     (ins,) = parse(f"\t{text}    // 000000001600: BF8C0000\n")
     assert parse_wait(ins) == expected

@@ -29,8 +29,11 @@ def test_instruction(arch: str, name: str, require_tool: Callable[..., Any]) -> 
     stored = operand_values(rng, name, (1, 1))[0].dtype
     a, b = (rng.integers(-9, 10, shape).astype(np.float32) for shape in ((m, k), (n, k)))
     c = rng.integers(-99, 100, (m, n)).astype(np.float32)
-    registers = [np.ascontiguousarray(a.astype(stored)[la["m"], la["k"]]), np.ascontiguousarray(b.astype(stored)[lb["n"], lb["k"]]),
-                 np.ascontiguousarray(c[ld["m"], ld["n"]])]
+    registers = [
+        np.ascontiguousarray(a.astype(stored)[la["m"], la["k"]]),
+        np.ascontiguousarray(b.astype(stored)[lb["n"], lb["k"]]),
+        np.ascontiguousarray(c[ld["m"], ld["n"]]),
+    ]
     d = run(source_for(arch), f"probe_{name}", registers, arch=arch, block=WAVE[arch])[2]
     expected = a.astype(np.float64) @ b.T.astype(np.float64) + c
     np.testing.assert_array_equal(d, expected[ld["m"], ld["n"]])
