@@ -121,26 +121,30 @@ def _from_row(row: Mapping[str, str]) -> ConvProblem:
 # --- measuring
 
 def measure(problems: Iterable[ConvProblem], target: str, roofline: Roofline, baseline: Baseline | None = None,
-            seconds: float = 2.0, progress: Callable[[Row], None] = lambda row: None) -> list[Row]:
+            seconds: float = 2.0, progress: Callable[[Row], None] = lambda row: None,
+            clock: Callable[[], float] = time.perf_counter) -> list[Row]:
     """`measure_case` for each problem, in its own direction; ``progress`` is called with each finished row."""
     rows = []
     for problem in problems:
-        rows.append(measure_case(problem, target, roofline, baseline, seconds))
+        rows.append(measure_case(problem, target, roofline, baseline, seconds, clock))
         progress(rows[-1])
     return rows
 
 
 def measure_case(problem: ConvProblem, target: str, roofline: Roofline, baseline: Baseline | None = None,
-                 seconds: float = 2.0) -> Row:
-    """One problem on seeded data: run and verified, then timed against the baseline for about ``seconds``."""
+                 seconds: float = 2.0, clock: Callable[[], float] = time.perf_counter) -> Row:
+    """One problem on seeded data: run and verified, then timed against the baseline for about ``seconds``.
+
+    ``clock`` may be `time.thread_time` where everybody uses one thread: what other processes take is not counted then.
+    """
     a, b = make_inputs(problem, "normal", 0)
     spec, config = bare_spec(problem.direction), KernelConfig()
     first = execute(spec, config, problem, (a, b), target=target, poison=True)
     report = compare(problem, first.output, a, b)
     others = baseline.contenders(problem, a, b) if baseline else {}
     calls = {"peak": roofline.fma_loop, "ours": lambda: execute(spec, config, problem, (a, b), target=target),
-             **_worthwhile(others)}
-    samples = _interleaved(calls, seconds)
+             **_worthwhile(others, clock)}
+    samples = _interleaved(calls, seconds, clock)
     times = {name: statistics.median(values) for name, values in samples.items()}
     form = min((name for name in times if name in others), key=lambda name: times[name], default="")
     peak = roofline.fma_flops / times["peak"] / 1e9
@@ -156,31 +160,31 @@ def _algorithm(decision: Any) -> str:
     return notes[0].split()[1].rstrip(":") if notes else "-"
 
 
-def _seconds_of(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+def _seconds_of(call: Callable[[], Any], clock: Callable[[], float]) -> float:
+    start = clock()
     call()
-    return time.perf_counter() - start
+    return clock() - start
 
 
-def _worthwhile(calls: Contenders) -> Contenders:
+def _worthwhile(calls: Contenders, clock: Callable[[], float]) -> Contenders:
     """Those within reach of the fastest, judged by a second call."""
     if len(calls) < 2:
         return calls
     for call in calls.values():
         call()
-    once = {name: _seconds_of(call) for name, call in calls.items()}
+    once = {name: _seconds_of(call, clock) for name, call in calls.items()}
     return {name: calls[name] for name in calls if once[name] <= _HOPELESS * min(once.values())}
 
 
-def _interleaved(calls: Contenders, seconds: float) -> dict[str, list[float]]:
+def _interleaved(calls: Contenders, seconds: float, clock: Callable[[], float]) -> dict[str, list[float]]:
     """The times of each call in seconds, one for each round."""
-    round_s = sum(2 * _seconds_of(call) for call in calls.values())
+    round_s = sum(2 * _seconds_of(call, clock) for call in calls.values())
     rounds = max(_ROUNDS[0], min(_ROUNDS[1], int(seconds / round_s)))
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
         for name, call in calls.items():
             call()
-            times[name].append(_seconds_of(call))
+            times[name].append(_seconds_of(call, clock))
     return times
 
 

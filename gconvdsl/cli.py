@@ -63,6 +63,8 @@ def _bench(p: argparse.ArgumentParser) -> None:
     p.add_argument("--direction", default="all", help="forward, bwd_data, bwd_weight, several with commas, or all (default)")
     p.add_argument("--dtype", choices=("fp32", "fp16", "bf16"), help="instead of the problems' own")
     p.add_argument("--threads", type=int, help="of both sides (default: GCONV_THREADS, or all cores)")
+    p.add_argument("--cpu-time", action="store_true",
+                   help="count CPU time of one thread instead of time: for machines that other processes use as well")
     p.add_argument("--seconds", type=float, default=2.0, help="time for each row (default 2)")
     p.add_argument("--json", metavar="FILE", help="write the rows there as well")
 

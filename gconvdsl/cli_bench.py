@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -22,8 +23,9 @@ __all__ = ["bench"]
 
 def bench(options: argparse.Namespace) -> int:
     """Measure problems in the directions asked for; exit code 1 if any result is wrong."""
-    if options.threads:
-        os.environ["GCONV_THREADS"] = str(options.threads)
+    count = 1 if options.cpu_time else options.threads
+    if count:
+        os.environ["GCONV_THREADS"] = str(count)
     backend, arch = choose.resolve_target(options.target)
     if backend.name != "cpu":
         raise error("usage.option", what="bench target", value=backend.name, hint="This version measures target cpu.")
@@ -35,7 +37,8 @@ def bench(options: argparse.Namespace) -> int:
     baseline, roofline = _baseline(options.baseline, threads()), CpuRoofline(arch, threads())
     head = _head(backend, arch, threads(), baseline, roofline)
     print(head["text"], file=sys.stderr)
-    rows = measure(cases, f"{backend.name}:{arch}", roofline, baseline, options.seconds, _progress)
+    rows = measure(cases, f"{backend.name}:{arch}", roofline, baseline, options.seconds, _progress,
+                   time.thread_time if options.cpu_time else time.perf_counter)
     print_rows(rows)
     if options.json:
         _write(options.json, head, rows)

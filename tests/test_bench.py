@@ -110,6 +110,15 @@ def test_the_command(small_file, tmp_path, capsys, monkeypatch):
     assert all(row["ok"] and row["peak_gflops"] > 0 for row in document["rows"]) and document["threads"] == 1
 
 
+def test_cpu_time_is_that_of_one_thread(small_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("GCONV_THREADS", "2")
+    out = tmp_path / "rows.json"
+    command = ["bench", "--problems", small_file, "--only", "line", "--direction", "forward", "--seconds", "0.01", "--cpu-time"]
+    assert cli.main([*command, "--json", str(out)]) == 0
+    document = json.loads(out.read_text())
+    assert document["threads"] == 1 and document["rows"][0]["ours_ms"] > 0
+
+
 def test_the_command_measures_cpu_only(small_file, capsys):
     assert cli.main(["bench", "--problems", small_file, "--target", "sim:gfx942"]) == 2
     assert "cpu" in capsys.readouterr().err
