@@ -69,7 +69,7 @@ class Explanation:
         launches = [f"{launch.kernel} {_extent(launch)}" for launch in lowered.plan.launches]
         return [f"  runs       {self._what(config)}", *(f"  launch     {text}" for text in launches),
                 f"  workspace  {lowered.plan.workspace} bytes",
-                f"  nonfinite  {_locality(self.target, self.problem.direction, config)}",
+                f"  nonfinite  {_locality(self.target, self.problem.direction, config, lowered.notes)}",
                 *(f"  note       {note}" for note in lowered.notes)]
 
 
@@ -79,12 +79,13 @@ def _extent(launch: Launch) -> str:
     return f"{' x '.join(map(str, launch.grid))} blocks of {launch.block} threads"
 
 
-def _locality(target: str, direction: str, config: KernelConfig) -> str:
+def _locality(target: str, direction: str, config: KernelConfig, notes: tuple[str, ...]) -> str:
     """Where a NaN or Inf goes."""
     if target.startswith("cpu") and config.strict_nonfinite:
         return "a NaN or Inf reaches only the results that depend on it"
     second = argument_names(direction)[1]
-    return f"a NaN or Inf is never lost; one in {second} is also multiplied by the zeros of padding"
+    shared = "; it may reach the groups packed with its own" if any("packed" in note for note in notes) else ""
+    return f"a NaN or Inf is never lost; one in {second} is also multiplied by the zeros of padding{shared}"
 
 
 def explain(spec: KernelSpec, problem: ConvProblem, config: KernelConfig | None = None, target: str | None = None,
