@@ -105,8 +105,9 @@ def lower_direct_weight(spec: KernelSpec, problem: ConvProblem, config: KernelCo
     assert shape is not None, "is_direct_weight has been asked"
     splits = _splits(problem, shape, target)
     box = "x".join(map(str, shape.box))
+    packed = f", {shape.pack} groups packed into each" if shape.pack > 1 else ""
     notes = (f"direct: windows of x and boxes {box} of dy in {shape.images} images, {shape.instruction.name}, "
-             f"{shape.pack} groups packed, {shape.merge} of those a block",
+             f"{shape.merge} tiles of groups a block{packed}",
              f"{splits} pieces of the reduction, added up in order from an fp32 workspace")
     return Lowered(_source(spec, problem, shape), _plan(problem, shape, splits, target), config, notes)
 
