@@ -216,7 +216,7 @@ def execute(
     """Run the whole grid; the number of wave instructions executed. Raises `Stopped`, and `TimeOut` at ``deadline``
     (perf_counter).
 
-    ``observe`` is called after every instruction with it and the group that executed it.
+    ``observe`` is called with every instruction that does something and the group that executes it: after it, of waits before.
     """
     kernel = program.kernel
     arguments = memory.allocate(max(len(kernargs), kernel.kernargs))
@@ -347,6 +347,8 @@ class _Machine:
                     self.observe(step.ins, group)
                 group.at += 1
             elif flow == "wait":
+                if self.observe is not None:
+                    self.observe(step.ins, group)
                 for counter, left in step.run:
                     pending.wait(group, counter, left)
                 group.at += 1
