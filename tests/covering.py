@@ -41,6 +41,8 @@ def case_of(row: Row, arch: str) -> tuple[ConvProblem, KernelConfig]:
     pipeline, scheduler = one["pipeline"]
     (size, taps), (c, k) = _SPACE[one["ndim"]], _CHANNELS[one["channels"]]
     pointwise = bool(one["explicit_gemm"])
+    if pointwise and one["channels"] != "depthwise":  # without taps the depth has to come from the channels
+        c, k = 4 * c, 4 * k
     problem = ConvProblem(
         N=2, G=2, C=2 * c, K=2 * k, input=size, filter=(1,) * len(size) if pointwise else taps, stride=one["stride"],
         dilation=one["dilation"], pad=0 if one["pad"] == "none" else ((2, 1),) * len(size), dtype=one["dtype"],
