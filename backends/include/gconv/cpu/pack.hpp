@@ -1,7 +1,7 @@
 // Packing into dense fp32: rows of the source (prologue applied, zeros where only padding is), and the weights.
 #pragma once
 
-#include "block.hpp"
+#include "micro.hpp"
 
 namespace gconv::cpu {
 
