@@ -37,11 +37,17 @@ def bench(options: argparse.Namespace) -> int:
     baseline, roofline = _baseline(options.baseline, threads()), CpuRoofline(arch, threads())
     head = _head(backend, arch, threads(), baseline, roofline)
     print(head["text"], file=sys.stderr)
-    rows = measure(cases, f"{backend.name}:{arch}", roofline, baseline, options.seconds, _progress,
-                   time.thread_time if options.cpu_time else time.perf_counter)
+    rows: list[Row] = []
+
+    def keep(row: Row) -> None:
+        rows.append(row)
+        _progress(row)
+        if options.json:                         # each time: what is measured is not lost if a later row fails
+            _write(options.json, head, rows)
+
+    measure(cases, f"{backend.name}:{arch}", roofline, baseline, options.seconds, keep,
+            time.thread_time if options.cpu_time else time.perf_counter)
     print_rows(rows)
-    if options.json:
-        _write(options.json, head, rows)
     return 0 if all(row.ok for row in rows) else 1
 
 
