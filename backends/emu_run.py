@@ -343,7 +343,7 @@ class _Machine:
             if flow == "run":
                 if step.run is not None:
                     self._execute(step, group, dirty)
-                if self.observe is not None:
+                if self.observe is not None and step.ins.number not in program.removed:
                     self.observe(step.ins, group)
                 group.at += 1
             elif flow == "wait":

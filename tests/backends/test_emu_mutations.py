@@ -1,9 +1,9 @@
 """Every wait and barrier of real kernels is left out in turn: the emulator must report it, unless it is shown to be redundant.
 
-Redundant are, within straight-line code: a wait behind one that is as strict with nothing issued in between; a wait before one that
-is as strict, where the instructions in between did not need it; one of two barriers with no memory access in between. Redundant on
-the paths taken is a wait that finds nothing in flight, or whose operations other waits complete before their use: compilers wait
-for paths that are not taken, and for copies to another LDS buffer.
+Redundant are, within straight-line code: a wait behind one that is as strict with nothing issued in between; a wait before one
+that is as strict, where the instructions in between did not need it; one of two barriers with no memory access in between.
+Redundant on the paths taken is a wait that finds nothing in flight, or whose operations other waits complete before their use:
+compilers wait for paths that are not taken, and for copies to another LDS buffer.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def why_unneeded(ins: Instruction, full: Completions, without: Completions, prep
     waited_for = full.of.get(ins.number, set())
     if not waited_for:
         return "nothing was in flight"
-    others = {number for number, done in without.of.items() if done & waited_for}
+    others = {number for number, done in without.of.items() if done & waited_for and number != ins.number}
     if waited_for <= set().union(*(without.of[number] for number in others)):
         return "in time come also " + ", ".join(f"{prepared.module.instructions[number].pc:#x}" for number in sorted(others))
     return ""
