@@ -23,7 +23,7 @@ from .roofline import Roofline
 from .runner import bare_spec, execute
 from .verify import compare
 
-__all__ = ["Baseline", "Row", "measure", "measure_case", "read_problems", "summary"]
+__all__ = ["Baseline", "Row", "json_number", "measure", "measure_case", "read_problems", "summary"]
 
 _HOPELESS = 4.0       # a form of the baseline that is this much slower than its best is measured no further
 _ROUNDS = (7, 31)     # fewest and most
@@ -39,6 +39,18 @@ class Baseline(Protocol):
 
     def contenders(self, problem: ConvProblem, a: Any, b: Any) -> dict[str, Callable[[], Any]]:
         """Calls that compute the problem on NumPy arrays a and b, one for each memory format it may prefer."""
+
+
+class Measured(Protocol):
+    """What `summary` asks of a row."""
+
+    @property
+    def problem(self) -> ConvProblem:
+        """What was measured."""
+
+    @property
+    def ratio(self) -> float:
+        """Baseline over ours."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +88,13 @@ class Row:
         """The JSON object of ``gconv bench --json``."""
         return {"name": self.problem.name, "problem": self.problem.describe(), "direction": self.problem.direction,
                 "groups": self.problem.G, "algorithm": self.algorithm, "ok": self.ok, "error_ratio": round(self.error_ratio, 4),
-                "ours_ms": round(self.ours_ms, 4), "baseline_ms": _number(self.baseline_ms), "baseline_form": self.baseline_form,
-                "ratio": _number(self.ratio), "best_ratio": _number(self.best_ratio),
+                "ours_ms": round(self.ours_ms, 4), "baseline_ms": json_number(self.baseline_ms), "baseline_form": self.baseline_form,
+                "ratio": json_number(self.ratio), "best_ratio": json_number(self.best_ratio),
                 "peak_gflops": round(self.peak, 1), "roofline": round(self.fraction, 3),
                 "bound": self.bound, "rounds": self.rounds}
 
 
-def _number(value: float) -> float | None:
+def json_number(value: float) -> float | None:
     """JSON has no NaN."""
     return None if math.isnan(value) else round(value, 4)
 
@@ -90,7 +102,10 @@ def _number(value: float) -> float | None:
 # --- problems
 
 def read_problems(text: str) -> list[ConvProblem]:
-    """The forward problems of a .csv or .gconv file, or of a set that comes with the package (``cpu``)."""
+    """The forward problems of a .csv or .gconv file, or of a set that comes with the package (``cpu``, ``gpu``).
+
+    A .csv may have a column ``dtype``, and one called ``counted``: rows with 0 there are left out.
+    """
     path = BUILT_IN / f"problems_{text}.csv"
     if not path.is_file():
         path = Path(text)
@@ -100,7 +115,7 @@ def read_problems(text: str) -> list[ConvProblem]:
         return list(load(str(path)).problems.values())
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            return [_from_row(row) for row in csv.DictReader(file)]
+            return [_from_row(row) for row in csv.DictReader(file) if row.get("counted", "1") != "0"]
     except OSError as failure:
         raise error("syntax.file", path=text, reason=failure.strerror) from None
     except (KeyError, TypeError, ValueError) as failure:
@@ -115,7 +130,7 @@ def _from_row(row: Mapping[str, str]) -> ConvProblem:
     steps = {name: tuple(int(row[f"{name}_{axis}"]) for axis in axes) for name in ("stride", "dilation")}
     pads = tuple((int(row[f"pad_{axis}"]), int(row[f"pad_{axis}_hi"])) for axis in axes)
     return ConvProblem(name=row["name"], **{key: int(row[key]) for key in "NGCK"}, **sizes, **steps,  # type: ignore[arg-type]
-                       pad=pads)
+                       pad=pads, dtype=row.get("dtype") or "fp32")
 
 
 # --- measuring
@@ -190,7 +205,7 @@ def _interleaved(calls: Contenders, seconds: float, clock: Callable[[], float]) 
 
 # --- summing up
 
-def summary(rows: Iterable[Row], cap: float = 6.0) -> dict[str, dict[str, float]]:
+def summary(rows: Iterable[Measured], cap: float = 6.0) -> dict[str, dict[str, float]]:
     """Per direction and kind of problem ("grouped", "dense"): rows, geometric mean and median of
     the ratios, capped, and the lowest."""
     ratios: dict[str, list[float]] = {}

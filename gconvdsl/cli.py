@@ -56,7 +56,8 @@ def _rules(p: argparse.ArgumentParser) -> None:
 
 
 def _bench(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--problems", default="cpu", metavar="FILE", help="a .csv or .gconv file, or cpu: layers of real networks (default)")
+    p.add_argument("--problems", metavar="FILE",
+                   help="a .csv or .gconv file, or cpu, gpu: layers of real networks (default: the set of the target)")
     p.add_argument("--only", metavar="TEXT", help="only problems whose name contains this")
     p.add_argument("--baseline", choices=("torch",), help="what to compare with")
     p.add_argument("--target", default="cpu", help="TARGET[:ARCH] (default cpu)")
@@ -65,7 +66,8 @@ def _bench(p: argparse.ArgumentParser) -> None:
     p.add_argument("--threads", type=int, help="of both sides (default: GCONV_THREADS, or all cores)")
     p.add_argument("--cpu-time", action="store_true",
                    help="count CPU time of one thread instead of time: for machines that other processes use as well")
-    p.add_argument("--seconds", type=float, default=2.0, help="time for each row (default 2)")
+    p.add_argument("--seconds", type=float, default=2.0, help="cpu: time for each row (default 2)")
+    p.add_argument("--rounds", type=int, default=25, help="cuda: timed calls of each contender (default 25)")
     p.add_argument("--json", metavar="FILE", help="write the rows there as well")
 
 

@@ -16,6 +16,7 @@ from .bench import Baseline, Row, measure, read_problems, summary
 from .cli_run import directions
 from .cli_table import print_table
 from .errors import error
+from .problem import ConvProblem
 from .roofline import CpuRoofline
 
 __all__ = ["bench"]
@@ -27,13 +28,15 @@ def bench(options: argparse.Namespace) -> int:
     if count:
         os.environ["GCONV_THREADS"] = str(count)
     backend, arch = choose.resolve_target(options.target)
+    if backend.name == "cuda":
+        from .cli_bench_device import bench_device
+
+        return bench_device(options, _cases(options, "gpu"), f"{backend.name}:{arch}")
     if backend.name != "cpu":
-        raise error("usage.option", what="bench target", value=backend.name, hint="This version measures target cpu.")
+        raise error("usage.option", what="bench target", value=backend.name, hint="This version measures the targets cpu and cuda.")
     from .backends.cpu import threads
 
-    problems = [problem.replace(dtype=options.dtype, out_dtype=options.dtype) if options.dtype else problem
-                for problem in read_problems(options.problems) if not options.only or options.only in (problem.name or "")]
-    cases = [problem.as_(direction) for problem in problems for direction in directions(options.direction, problem)]
+    cases = _cases(options, "cpu")
     baseline, roofline = _baseline(options.baseline, threads()), CpuRoofline(arch, threads())
     head = _head(backend, arch, threads(), baseline, roofline)
     print(head["text"], file=sys.stderr)
@@ -49,6 +52,14 @@ def bench(options: argparse.Namespace) -> int:
             time.thread_time if options.cpu_time else time.perf_counter)
     print_rows(rows)
     return 0 if all(row.ok for row in rows) else 1
+
+
+def _cases(options: argparse.Namespace, built_in: str) -> list[ConvProblem]:
+    """The problems asked for, in their directions; each once, also where the file has it in several dtypes and one is asked for."""
+    problems = [problem.replace(dtype=options.dtype, out_dtype=options.dtype) if options.dtype else problem
+                for problem in read_problems(options.problems or built_in)
+                if not options.only or options.only in (problem.name or "")]
+    return [problem.as_(direction) for problem in dict.fromkeys(problems) for direction in directions(options.direction, problem)]
 
 
 def _baseline(name: str | None, count: int) -> Baseline | None:

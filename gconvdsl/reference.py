@@ -15,7 +15,7 @@ from .dtypes import dtype_of
 from .errors import error
 from .problem import ConvProblem
 
-__all__ = ["Array", "applies", "canonical", "contract", "operand_values", "reached", "reference", "restore"]
+__all__ = ["Array", "applies", "canonical", "contract", "operand_values", "reached", "reference", "restore", "tap_slices"]
 
 Array = np.ndarray[Any, Any]
 
@@ -121,7 +121,7 @@ def contract(problem: ConvProblem, a: Array, b: Array) -> Array:
     """
     sizes = problem.sizes(problem.result)
     result = np.zeros([sizes[letter] for letter in _order(problem.result, problem.axes(problem.result))])
-    for tap, xs, ys in _taps(problem):
+    for tap, xs, ys in tap_slices(problem):
         if problem.direction == "forward":
             result[ys] += _product(a[xs], b[tap].transpose(0, 2, 1))
         elif problem.direction == "bwd_data":
@@ -131,7 +131,7 @@ def contract(problem: ConvProblem, a: Array, b: Array) -> Array:
     return result
 
 
-def _taps(problem: ConvProblem) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]]:
+def tap_slices(problem: ConvProblem) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]]:
     """For each filter position that meets the input: its index in w, and the slices of x and y that meet through it."""
     every = (slice(None), slice(None))
     for tap in itertools.product(*map(range, problem.filter)):
