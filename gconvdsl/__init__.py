@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .problem import ConvProblem, problem
     from .problem_text import parse_problem
     from .reference import reference
+    from .registry import Registry
     from .rules import Violation, check
     from .runner import Result, Runner
     from .spec import ConvParams, KernelSpec, Operand
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrayError", "CompileError", "ConfigError", "ConvParams", "ConvProblem", "EnvError", "Expr", "FallbackWarning",
     "GconvError", "GconvSyntaxError", "Kernel", "KernelConfig", "KernelSpec", "LaunchError", "LikeY", "NoKernelError",
-    "Operand", "PerC", "PerK", "ProblemError", "Report", "Result", "RuleError", "Runner", "Scalar", "StoreError", "Tile",
+    "Operand", "PerC", "PerK", "ProblemError", "Registry", "Report", "Result", "RuleError", "Runner", "Scalar", "StoreError", "Tile",
     "TileSpace", "TraceError", "UsageError", "VerifyError", "Violation", "__version__", "abs", "cast", "check", "choice",
     "clamp", "compare", "conv", "conv_bwd_data", "conv_bwd_weight", "detect_arch", "dumps", "erf", "exp", "gelu", "kernel",
     "leaky_relu", "load", "loads", "log", "maximum", "minimum", "neg", "parse_problem", "problem", "reference", "relu",
@@ -53,6 +54,7 @@ _ELSEWHERE = {
     "problem": ("ConvProblem", "problem"),
     "problem_text": ("parse_problem",),
     "reference": ("reference",),
+    "registry": ("Registry",),
     "rules": ("Violation", "check"),
     "runner": ("Result", "Runner"),
     "spec": ("ConvParams", "KernelSpec", "Operand"),

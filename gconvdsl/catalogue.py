@@ -148,6 +148,7 @@ CATALOGUE: dict[str, Entry] = {
     # --- store, env, usage
     "store.newer": Entry("{path} was written by a newer version (schema {found}, this one reads {known}).",
                          "Update gconvdsl, or remove the file."),
+    "store.format": Entry("{path}: {field} is {value!r}, not {expected}.", "Correct the file, or write it anew."),
     "env.value": Entry("{name} = {value!r} is not {expected}.", "{hint}"),
     "usage.option": Entry("{what} {value!r} is not known.", "{hint}"),
     "usage.empty": Entry("There is nothing to {what}: {reason}.", "{hint}"),
