@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .config import KernelConfig, Tile, TileSpace, choice, tile
     from .errors import (
         ArrayError, CompileError, ConfigError, EnvError, GconvError, GconvSyntaxError, LaunchError, NoKernelError, ProblemError,
-        RuleError, StoreError, TraceError, UsageError, VerifyError,
+        RuleError, StoreError, TableError, TraceError, UsageError, VerifyError,
     )
     from .expr import Expr
     from .grammar import dumps, load, loads
@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrayError", "CompileError", "ConfigError", "ConvParams", "ConvProblem", "EnvError", "Expr", "FallbackWarning",
     "GconvError", "GconvSyntaxError", "Kernel", "KernelConfig", "KernelSpec", "LaunchError", "LikeY", "NoKernelError",
-    "Operand", "PerC", "PerK", "ProblemError", "Registry", "Report", "Result", "RuleError", "Runner", "Scalar", "StoreError", "Tile",
-    "TileSpace", "TraceError", "UsageError", "VerifyError", "Violation", "__version__", "abs", "cast", "check", "choice",
+    "Operand", "PerC", "PerK", "ProblemError", "Registry", "Report", "Result", "RuleError", "Runner", "Scalar", "StoreError",
+    "TableError", "Tile", "TileSpace", "TraceError", "UsageError", "VerifyError", "Violation", "__version__", "abs", "cast",
+    "check", "choice",
     "clamp", "compare", "conv", "conv_bwd_data", "conv_bwd_weight", "detect_arch", "dumps", "erf", "exp", "gelu", "kernel",
     "leaky_relu", "load", "loads", "log", "maximum", "minimum", "neg", "parse_problem", "problem", "reference", "relu",
     "rsqrt", "sigmoid", "silu", "sqrt", "tanh", "tile", "verify", "where",

@@ -7,18 +7,16 @@ one of the same contender, so that its threads are awake and caches hold what a 
 
 from __future__ import annotations
 
-import csv
 import math
 import statistics
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Callable, Iterable, Mapping, Protocol
 
 from .config import KernelConfig
-from .errors import error
 from .inputs import make_inputs
 from .problem import ConvProblem
+from .problem_sets import read_problems
 from .roofline import Roofline
 from .runner import bare_spec, execute
 from .verify import compare
@@ -27,7 +25,6 @@ __all__ = ["Baseline", "Row", "json_number", "measure", "measure_case", "read_pr
 
 _HOPELESS = 4.0       # a form of the baseline that is this much slower than its best is measured no further
 _ROUNDS = (7, 31)     # fewest and most
-BUILT_IN = Path(__file__).parent / "data"
 
 Contenders = Mapping[str, Callable[[], Any]]
 
@@ -97,40 +94,6 @@ class Row:
 def json_number(value: float) -> float | None:
     """JSON has no NaN."""
     return None if math.isnan(value) else round(value, 4)
-
-
-# --- problems
-
-def read_problems(text: str) -> list[ConvProblem]:
-    """The forward problems of a .csv or .gconv file, or of a set that comes with the package (``cpu``, ``gpu``).
-
-    A .csv may have a column ``dtype``, and one called ``counted``: rows with 0 there are left out.
-    """
-    path = BUILT_IN / f"problems_{text}.csv"
-    if not path.is_file():
-        path = Path(text)
-    if path.suffix == ".gconv":
-        from .grammar import load
-
-        return list(load(str(path)).problems.values())
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return [_from_row(row) for row in csv.DictReader(file) if row.get("counted", "1") != "0"]
-    except OSError as failure:
-        raise error("syntax.file", path=text, reason=failure.strerror) from None
-    except (KeyError, TypeError, ValueError) as failure:
-        raise error("usage.option", what="problem file", value=text,
-                    hint=f"Its columns must be those of {BUILT_IN / 'problems_cpu.csv'} ({failure}).") from None
-
-
-def _from_row(row: Mapping[str, str]) -> ConvProblem:
-    axes = "dhw"[3 - int(row["ndim"]):]
-    sizes = {name: tuple(int(row[letter]) for letter in letters[-len(axes):])
-             for name, letters in (("input", "DHW"), ("filter", "ZYX"))}
-    steps = {name: tuple(int(row[f"{name}_{axis}"]) for axis in axes) for name in ("stride", "dilation")}
-    pads = tuple((int(row[f"pad_{axis}"]), int(row[f"pad_{axis}_hi"])) for axis in axes)
-    return ConvProblem(name=row["name"], **{key: int(row[key]) for key in "NGCK"}, **sizes, **steps,  # type: ignore[arg-type]
-                       pad=pads, dtype=row.get("dtype") or "fp32")
 
 
 # --- measuring

@@ -26,6 +26,13 @@ def _seed(text: str) -> int:
     return seed
 
 
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{count} is not a whole number of at least 1")
+    return count
+
+
 def _run(p: argparse.ArgumentParser) -> None:
     p.add_argument("file", help="a .gconv file")
     p.add_argument("--target", help="TARGET[:ARCH], such as sim:gfx942 (default: GCONV_TARGET, a GPU that is here, or cpu)")
@@ -69,6 +76,21 @@ def _bench(p: argparse.ArgumentParser) -> None:
     p.add_argument("--seconds", type=float, default=2.0, help="cpu: time for each row (default 2)")
     p.add_argument("--rounds", type=int, default=25, help="cuda: timed calls of each contender (default 25)")
     p.add_argument("--json", metavar="FILE", help="write the rows there as well")
+
+
+def _results(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--problem", metavar="TEXT", help="only problems with this in their name or text")
+    p.add_argument("--kernel", metavar="TEXT", help="only kernels with this in their name")
+    for name, example in (("direction", "bwd_data"), ("dtype", "bf16"), ("target", "cuda"), ("arch", "sm_90"), ("status", "WRONG,CRASH"),
+                          ("kind", "tune"), ("mode", "cold")):
+        p.add_argument(f"--{name}", help=f"one or several with commas, such as {example}")
+    p.add_argument("--limit", type=_count, default=50, metavar="N", help="list the newest N rows (default 50)")
+    p.add_argument("--all", action="store_true", help="list every row")
+    p.add_argument("--csv", metavar="FILE", help="write the rows there")
+    p.add_argument("--parquet", metavar="FILE", help="write the rows there (needs pyarrow)")
+    p.add_argument("--json", action="store_true", help="one JSON object a line")
+    p.add_argument("--read", metavar="FILE", action="append", help="add the rows of a .csv or .parquet to the results first")
+    p.add_argument("--store", metavar="FILE", help="the file of results (default: GCONV_RESULTS, or beside the caches)")
 
 
 def _json_only(p: argparse.ArgumentParser) -> None:
@@ -125,6 +147,7 @@ COMMANDS: dict[str, tuple[str, str, _Add]] = {
     "inspect": ("cli_show:inspect", "the source, assembly, resources or main loop of a kernel", _inspect),
     "compare": ("cli_loop:compare", "static figures of two configurations side by side", _compare),
     "bench": ("cli_bench:bench", "measure problems side by side with a baseline and the machine's limits", _bench),
+    "results": ("cli_results:results", "list, export and import measurements and failures", _results),
     "emu": ("cli_emu:emu", "run a kernel on the emulator and print registers per instruction, with source lines", _emu),
     "rules": ("cli_show:rules", "which pipelines are legal where, with reasons", _rules),
     "env": ("cli_show:env", "the environment variables and their values", _nothing),

@@ -87,7 +87,7 @@ def _order(text: str) -> str:
     return text
 
 
-def _directory(text: str) -> str:
+def _path(text: str) -> str:
     return os.path.abspath(os.path.expanduser(text))
 
 
@@ -97,7 +97,7 @@ _ISAS = ("avx512", "avx2", "sse2", "neon", "generic")
 VARIABLES: dict[str, Variable] = {v.name: v for v in (
     Variable("GCONV_ARCH", _text, "an arch such as gfx942, gfx1100 or sm_90", None,
              "Arch to build for when a target is named without one."),
-    Variable("GCONV_CACHE_DIR", _directory, "a directory", None,
+    Variable("GCONV_CACHE_DIR", _path, "a directory", None,
              "Directory of compiled kernels and recorded decisions; default: the user's cache directory."),
     Variable("GCONV_CACHE_SIZE", _bytes, "a number of bytes such as 500M or 2G", 2 << 30,
              "Upper limit for the size of the compiled kernels kept; the least recently used go first."),
@@ -121,6 +121,8 @@ VARIABLES: dict[str, Variable] = {v.name: v for v in (
              "The llvm-objdump that target emu reads kernels with; default: the newest found, 22 or later first."),
     Variable("GCONV_REQUIRE", _names, "tool names separated by commas, such as clang,hipcc,nvcc", (),
              "Tests: tools that must be present; a test that would skip for a missing one fails instead."),
+    Variable("GCONV_RESULTS", _path, "a file", None,
+             "File of measurements and failures (SQLite); default: results.sqlite3 in the directory of the caches."),
     Variable("GCONV_RUN_TIMEOUT", _seconds, "a positive number of seconds", 120.0,
              "Time limit for one measured run, in seconds."),
     Variable("GCONV_SIM_ORDER", _order, "forward, reverse, random or random:SEED", "forward",

@@ -12,6 +12,7 @@ GconvError                    the base: ``except gconv.GconvError`` catches all 
   NoKernelError               no supported kernel exists; says what was tried
   VerifyError                 a result failed verification
   StoreError                  a cache or record that cannot be used where it must be
+  TableError (ValueError)     a table of problems, configurations or results with a fault
   EnvError (ValueError)       a ``GCONV_*`` variable with a value it cannot take
   UsageError (ValueError)     a command or call used wrongly
 
@@ -28,7 +29,7 @@ from .catalogue import CATALOGUE
 
 __all__ = [
     "ArrayError", "CompileError", "ConfigError", "EnvError", "GconvError", "GconvSyntaxError", "LaunchError", "NoKernelError",
-    "ProblemError", "RuleError", "StoreError", "TraceError", "UsageError", "VerifyError", "error",
+    "ProblemError", "RuleError", "StoreError", "TableError", "TraceError", "UsageError", "VerifyError", "error",
 ]
 
 
@@ -135,6 +136,10 @@ class StoreError(GconvError):
     """A cache or record that cannot be used where it must be."""
 
 
+class TableError(GconvError, ValueError):
+    """A file of problems, configurations or results that cannot be read or written; names file, line and column."""
+
+
 class EnvError(GconvError, ValueError):
     """A ``GCONV_*`` variable with a value it cannot take."""
 
@@ -146,7 +151,7 @@ class UsageError(GconvError, ValueError):
 _CLASSES: dict[str, type[GconvError]] = {
     "problem": ProblemError, "config": ConfigError, "tile": ConfigError, "rule": RuleError, "trace": TraceError,
     "syntax": GconvSyntaxError, "array": ArrayError, "compile": CompileError, "launch": LaunchError, "kernel": NoKernelError,
-    "verify": VerifyError, "store": StoreError, "env": EnvError, "usage": UsageError,
+    "verify": VerifyError, "store": StoreError, "table": TableError, "env": EnvError, "usage": UsageError,
 }
 
 

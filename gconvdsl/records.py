@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, Callable, TypeVar
 
 from . import cache
 from .cachedir import roots, warn_once
-from .errors import StoreError, error
+from .database import BUSY_SECONDS, connect, lock
+from .errors import StoreError
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from filelock import FileLock
-
 __all__ = ["SCHEMA", "clear", "forget", "info", "path", "recall", "remember"]
 
 SCHEMA = 1
-BUSY_SECONDS = 10.0     # how long one process waits for another's write
+_TABLE = ("CREATE TABLE IF NOT EXISTS decisions (identity TEXT PRIMARY KEY, decision TEXT NOT NULL, made REAL NOT NULL) "
+          "WITHOUT ROWID")
 
 _T = TypeVar("_T")
 _memory: dict[str, dict[str, Any]] = {}
@@ -95,39 +95,7 @@ def info() -> dict[str, Any]:
 # --- the file
 
 def _open(file: Path) -> sqlite3.Connection:
-    """A connection of its own for each use: nothing is shared with threads or forked children."""
-    import sqlite3
-    database = sqlite3.connect(file, timeout=BUSY_SECONDS)
-    try:
-        if _version(database) == 0:
-            with _lock(file):       # SQLite does not wait when two processes switch a new file to WAL at once
-                _begin(database)
-        found = _version(database)
-        if found > SCHEMA:
-            raise error("store.newer", path=str(file), found=found, known=SCHEMA)
-        database.execute("PRAGMA synchronous = NORMAL")
-    except BaseException:
-        database.close()
-        raise
-    return database
-
-
-def _version(database: sqlite3.Connection) -> int:
-    return int(database.execute("PRAGMA user_version").fetchone()[0])
-
-
-def _begin(database: sqlite3.Connection) -> None:
-    if _version(database) == 0:
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("CREATE TABLE IF NOT EXISTS decisions (identity TEXT PRIMARY KEY, decision TEXT NOT NULL, "
-                         "made REAL NOT NULL) WITHOUT ROWID")
-        database.execute(f"PRAGMA user_version = {SCHEMA}")
-
-
-def _lock(file: Path) -> FileLock:
-    """Held to make or replace the file, which SQLite's own locks do not cover."""
-    from filelock import FileLock
-    return FileLock(f"{file}.lock", timeout=BUSY_SECONDS, fallback_to_soft=False)
+    return connect(file, (_TABLE,), BUSY_SECONDS)
 
 
 def _use(action: Callable[[sqlite3.Connection], _T]) -> _T:
@@ -160,7 +128,7 @@ def _to_memory(reason: str) -> None:
 
 def _set_aside(file: Path) -> None:
     """Move a damaged file away, unless another process has already begun a new one."""
-    with _lock(file):
+    with lock(file, BUSY_SECONDS):
         if not _sound(file):
             os.replace(file, f"{file}.damaged")
             for suffix in ("-wal", "-shm"):
