@@ -46,7 +46,7 @@ def run_families(kind: str, direction: str, count: int, targets: tuple[str, ...]
     """``count`` families of two problems each; counts what ran and, of hot families, that every problem is hot."""
     ran: set[tuple[Family, ConvProblem]] = set()
 
-    @settings(max_examples=count)
+    @settings(max_examples=count + 2 + count // 4)      # an example is now and then drawn twice
     @given(families(direction, kind))
     def verified(family: Family) -> None:
         for problem in family.problems:
