@@ -21,6 +21,7 @@ from .families import find_family
 from .frames import stacklevel
 from .pipelines import PIPELINES
 from .problem import ConvProblem
+from .shown import Shown
 from .spec import KernelSpec
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Fallback:
 
 
 @dataclass(frozen=True)
-class Decision:
+class Decision(Shown):
     """What runs. ``source`` says why: "demanded" (named by the user), "chain", "rule" (a rule of thumb), "tuned"."""
 
     spec: KernelSpec
@@ -75,6 +76,14 @@ class Decision:
     built: Built | None = None
     asked: KernelConfig = field(default_factory=KernelConfig)
     candidate: KernelConfig = field(default_factory=KernelConfig)
+
+    def __repr__(self) -> str:
+        return f"<{self.spec.name} {self.problem.direction} on {self.target_text}: {describe_config(self.config)}>"
+
+    def _facts(self) -> list[tuple[str, str]]:
+        return [("decision for", self.spec.name), ("problem", self.problem.describe()), ("target", self.target_text),
+                ("configuration", describe_config(self.config)), ("why", self.source), *(("note", note) for note in self.lowered.notes),
+                *(("rejected", str(fallback)) for fallback in self.fallbacks)]
 
     @property
     def target_text(self) -> str:

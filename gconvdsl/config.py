@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import error
 from .pipelines import EPILOGUES, PIPELINES, PRECISIONS, SCHEDULERS
+from .shown import Shown
 
 __all__ = ["FAMILIES", "OPTIONS", "Choice", "KernelConfig", "Option", "Size", "Tile", "TileSpace", "choice", "size_text", "tile"]
 
@@ -58,7 +59,7 @@ def _size(name: str, value: Any) -> Size:
 
 
 @dataclass(frozen=True)
-class Tile:
+class Tile(Shown):
     """How the implicit GEMM is cut up. Each size is a tuple of three or text such as "64x16x64".
 
     block: m, n, k of the GEMM that one block of threads computes in one K-step. waves: waves of the block along m, n, k.
@@ -92,6 +93,10 @@ class Tile:
         for name, value in (("block", block), ("waves", waves), ("wave_tile", wave_tile),
                             ("vector", _size("vector", self.vector))):
             object.__setattr__(self, name, value)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        return [("tile", self.name or ""), *((name, "x".join(map(str, getattr(self, name))))
+                                             for name in ("block", "waves", "wave_tile", "vector"))]
 
     @property
     def m(self) -> int:

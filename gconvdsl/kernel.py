@@ -17,6 +17,7 @@ from .arrays import argument_names, bind_inputs, kernel_problem
 from .config import KernelConfig, Tile
 from .errors import GconvError, NoKernelError, RuleError, error
 from .problem import ConvProblem
+from .shown import Shown
 from .spec import KernelSpec
 from .trace import trace
 from .tracer import described
@@ -52,7 +53,7 @@ class Stats(NamedTuple):
     fallbacks: int = 0
 
 
-class Kernel:
+class Kernel(Shown):
     """A declared kernel. Call it with arrays; see `kernel` for how to declare one.
 
     ``py_func`` is the Python body (None for a kernel from a ``.gconv`` file), ``spec`` the `KernelSpec`. Thread-safe. Pickles by
@@ -74,6 +75,13 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<{self.spec.direction} kernel {self._signature_text()}>"
+
+    def _facts(self) -> list[tuple[str, str]]:
+        from .choose import describe_config
+
+        return [("kernel", self.spec.name), ("signature", self._signature_text()), ("directions", ", ".join(self.spec.directions)),
+                ("prologue", str(self.spec.prologue)), ("epilogue", str(self.spec.epilogue)), ("asks for", describe_config(self.spec.config)),
+                ("used", f"{len(self.signatures)} specialisations")]
 
     def __reduce__(self) -> tuple[Any, ...] | str:
         if _importable(self):

@@ -17,6 +17,7 @@ from .dtypes import DTYPES, dtype as _dtype
 from .errors import error
 from .layouts import LAYOUTS, Layout, default_layout, layout as _layout
 from .plan import ConvArgs, TensorView, three
+from .shown import Shown
 
 __all__ = ["ConvProblem", "DIRECTIONS", "Gemm", "Pad", "Phase", "Sizes", "from_fields", "problem"]
 
@@ -52,7 +53,7 @@ class Phase:
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class ConvProblem:
+class ConvProblem(Shown):
     """A grouped convolution in one direction.
 
     ``C`` and ``K`` count channels over all ``G`` groups. ``input`` and ``filter`` are sizes per axis (1 to 3 axes, outermost
@@ -299,6 +300,11 @@ class ConvProblem:
                     "dtype": "fp32", "direction": "forward", "layout": default_layout(self.ndim).name, "out_dtype": self.dtype,
                     "name": None}
         return key not in defaults or bool(value != defaults[key])
+
+    def _facts(self) -> list[tuple[str, str]]:
+        m, n, k = self.gemm
+        return [("problem", self.name or ""), ("sizes", self.describe()), ("output", "x".join(map(str, self.output))),
+                ("GEMM of a group", f"m = {m}, n = {n}, k = {k}"), ("work", f"{self.flops / 1e9:.4g} GFLOP, {self.bytes / 1e6:.4g} MB")]
 
     def __repr__(self) -> str:
         told = ((each.name, getattr(self, each.name)) for each in fields(self) if self._told(each.name))

@@ -23,6 +23,7 @@ from .errors import GconvError, LaunchError, error
 from .operands import BoundOperands, bind_operands
 from .placement import Placement, place
 from .problem import ConvProblem
+from .shown import Shown
 from .spec import ConvParams, KernelSpec
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ __all__ = ["Result", "Runner", "bare_spec", "execute", "plan_call"]
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Shown):
     """What a run gave. ``time_ms`` is the time of the kernel's launches (0: not taken); ``error`` is empty when ``success``."""
 
     output: Any
@@ -45,6 +46,19 @@ class Result:
     success: bool = True
     error: str = ""
     decision: choose.Decision | None = None
+
+    def __repr__(self) -> str:
+        if not self.success:
+            return f"<Result on {self.target}: failed: {self.error.splitlines()[0] if self.error else ''}>"
+        shape = getattr(self.output, "shape", None)
+        return f"<Result on {self.target}: {tuple(shape) if shape is not None else None}, {self.time_ms:.4f} ms, {self.tflops:.4f} TFLOP/s>"
+
+    def _facts(self) -> list[tuple[str, str]]:
+        if not self.success:
+            return [("result", "failed"), ("target", self.target), ("error", self.error)]
+        return [("result", str(tuple(getattr(self.output, "shape", ())))), ("target", self.target), ("time", f"{self.time_ms:.4f} ms"),
+                ("rate", f"{self.tflops:.4f} TFLOP/s"), ("configuration", choose.describe_config(self.config)),
+                *(("fallback", str(one)) for one in self.fallbacks)]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "decision": None}          # a loaded kernel belongs to its process
