@@ -24,7 +24,7 @@ void gconv_reduce(const void *args, long long task);
 SIM = """
 typedef struct { int failure; int block[3]; int wave; int lane; int line; char file[256]; char reason[1024]; } Report;
 typedef struct { long long grid[3]; int threads; int order; unsigned long long seed; double seconds;
-                 int os_threads; } LaunchOptions;
+                 int os_threads; int map_count; unsigned char maps[4][128]; } LaunchOptions;
 void *gconv_sim_open(const char *path, Report *report);
 void gconv_sim_close(void *module);
 int gconv_sim_has(void *module, const char *kernel);
@@ -78,6 +78,9 @@ int cuEventDestroy_v2(void *event);
 int cuModuleLoadData(void **module, const void *image);
 int cuModuleGetFunction(void **function, void *module, const char *name);
 int cuFuncSetAttribute(void *function, int attribute, int value);
+int cuTensorMapEncodeTiled(void *map, int data_type, unsigned int rank, void *address, const unsigned long long *dims,
+                           const unsigned long long *strides, const unsigned int *box, const unsigned int *element_strides,
+                           int interleave, int swizzle, int promotion, int fill);
 int cuLaunchKernel(void *function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
                    unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared, void *stream,
                    void **parameters, void **extra);

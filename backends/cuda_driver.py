@@ -62,7 +62,7 @@ class Driver:
             return error("launch.memory", target="cuda", nbytes=nbytes, free=free, total=total)
         if status in _NO_DEVICE:
             return error("launch.device", target="cuda", reason=reason, hint=_HINTS.get(status, "Run gconv doctor."))
-        if status in _NOT_THIS_KERNEL and call in ("cuLaunchKernel", "cuFuncSetAttribute"):
+        if status in _NOT_THIS_KERNEL and call in ("cuLaunchKernel", "cuFuncSetAttribute", "cuTensorMapEncodeTiled"):
             return error("launch.failed", kernel=kernel, target="cuda", reason=reason, hint="Use a smaller tile.")
         hint = "Call the kernel once before the capture, on its stream." if status in _CAPTURE else "Run gconv doctor."
         return error("launch.runtime", target="cuda", call=call, reason=reason, hint=hint)

@@ -6,9 +6,11 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from ..errors import error
+from ..plan import addresses
 from .base import Artifact
 from .cuda_driver import Driver
 from .cuda_memory import Place
+from .cuda_tensor_map import maps_of
 
 if TYPE_CHECKING:
     from ..plan import Launch, Plan
@@ -65,12 +67,20 @@ class CudaModule:
 
 
 def launch(driver: Driver, place: Place, module: CudaModule, plan: Plan, args: bytes) -> None:
-    """The launches of a plan in order on the place's stream; every kernel gets ``args`` by value. Does not wait."""
-    block = driver.ffi.from_buffer(args)
-    parameters = driver.ffi.new("void *[1]", [driver.ffi.cast("void *", block)])
+    """The launches of a plan in order on the place's stream; every kernel gets ``args`` by value, then its tensor maps. Does not wait."""
+    block = driver.ffi.cast("void *", driver.ffi.from_buffer(args))
     stream = driver.ffi.cast("void *", place.stream)
     for one in plan.launches:
         if all(one.grid):
             function = module.function(driver, place, one)
+            maps = _maps(driver, one, args)
+            parameters = driver.ffi.new("void *[]", [block, *(pointer for pointer, _ in maps)])
             driver.call("cuLaunchKernel", function, *one.grid, one.block, 1, 1, one.shared, stream, parameters, driver.ffi.NULL,
                         kernel=one.kernel)
+
+
+def _maps(driver: Driver, one: Launch, args: bytes) -> list[tuple[Any, Any]]:
+    if not one.maps:
+        return []
+    at = addresses(args)
+    return [maps_of(driver).encoded(wanted, at[wanted.operand], one.kernel) for wanted in one.maps]

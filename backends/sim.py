@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import env
 from ..errors import error
+from ..plan import addresses
 from . import toolchain
 from .base import Artifact, Backend, Buffer, Detection
 from .compilers import Tool
@@ -59,7 +60,7 @@ class SimModule:
         from ._sim_api import ffi
 
         report = ffi.new("Report *")
-        if self.library.gconv_sim_launch(self.handle, self.function(launch.kernel).encode(), options(launch), args, report):
+        if self.library.gconv_sim_launch(self.handle, self.function(launch.kernel).encode(), options(launch, args), args, report):
             raise_report(report, launch.kernel)
 
 
@@ -158,14 +159,16 @@ def _library(path: Path) -> Any:
     return ffi.dlopen(str(path))
 
 
-def options(launch: Launch) -> Any:
-    """The C struct ``LaunchOptions`` of a launch, from the environment variables."""
+def options(launch: Launch, args: bytes) -> Any:
+    """The C struct ``LaunchOptions`` of a launch, from the environment variables; ``args``: the packed argument block."""
     from ._sim_api import ffi
 
     order = env.get("GCONV_SIM_ORDER")
     seed = (env.random_order_seed(order) or 0) % 2**64
+    at = addresses(args) if launch.maps else {}
+    maps = [one.plain(at[one.operand]) for one in launch.maps]
     return ffi.new("LaunchOptions *", [list(launch.grid), launch.block, _ORDERS[order.partition(":")[0]], seed,
-                                       env.get("GCONV_RUN_TIMEOUT"), _threads()])
+                                       env.get("GCONV_RUN_TIMEOUT"), _threads(), len(maps), maps])
 
 
 def raise_report(report: Any, kernel: str) -> None:

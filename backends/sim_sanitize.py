@@ -76,7 +76,7 @@ def _job(launches: Sequence[Launch], args: bytes, buffers: Sequence[Buffer]) -> 
 
     parts = [struct.pack("<q", len(launches))]
     for launch in launches:
-        parts += [launch.kernel.encode().ljust(256, b"\0"), bytes(ffi.buffer(options(launch)))]
+        parts += [launch.kernel.encode().ljust(256, b"\0"), bytes(ffi.buffer(options(launch, args)))]
     parts += [args, struct.pack("<q", len(buffers))]
     for buffer in buffers:
         parts += [struct.pack("<qq", buffer.address, buffer.nbytes), buffer.array.tobytes()]

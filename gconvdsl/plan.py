@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, replace
-from typing import Any, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
-__all__ = ["ConvArgs", "Launch", "Lowered", "MAX_OPERANDS", "Plan", "TensorView", "fast_divisor", "three"]
+if TYPE_CHECKING:
+    from .tensor_map import TensorMap
+
+__all__ = ["ConvArgs", "Launch", "Lowered", "MAX_OPERANDS", "Plan", "TensorView", "addresses",
+           "fast_divisor", "three"]
 
 MAX_OPERANDS = 8
 _VIEW = "6q"
@@ -79,15 +83,24 @@ class ConvArgs:
         return replace(self, **changes) if changes else self
 
 
+def addresses(args: bytes) -> dict[str, int]:
+    """The addresses in a packed argument block, by the operand names of tensor maps."""
+    return dict(zip(("x", "w", "y", "workspace"), struct.unpack_from("<4Q", args)))
+
+
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch. ``grid`` and ``block`` count blocks and threads (GPU-like targets); ``tasks`` counts calls (cpu)."""
+    """One kernel launch. ``grid`` and ``block`` count blocks and threads (GPU-like targets); ``tasks`` counts calls (cpu).
+
+    ``maps``: tensor maps that the kernel gets behind the argument block; their plan is ``dense``.
+    """
 
     kernel: str
     grid: tuple[int, int, int] = (1, 1, 1)
     block: int = 1
     shared: int = 0
     tasks: int = 0
+    maps: tuple[TensorMap, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ Address as_number(void* p) { return (Address)p; }
 
 template <class... T>
 int did(const char* name, const char* format = "", T... values) {
-  char text[256];
+  char text[512];
   snprintf(text, sizeof text, format, values...);
   log_text += std::string(name) + text + "\n";
   if (broken) return broken;
@@ -193,6 +193,16 @@ int cuFuncSetAttribute(void* function, int attribute, int value) {
   ((Function*)function)->shared = value;
   return did("cuFuncSetAttribute", " %d", value);
 }
+// An encoded map is its address here. Kernels called gconv_copy get maps behind their argument block.
+int cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* address, const Address* dims, const Address* strides, const unsigned* box,
+                           const unsigned* steps, int interleave, int swizzle, int promotion, int fill) {
+  if (as_number(map) % 64 || as_number(address) % 16 || rank != 4) return 1;
+  *(void**)map = address;
+  return did("cuTensorMapEncodeTiled",
+             " type %d at %llu dims %llu %llu %llu %llu strides %llu %llu %llu box %u %u %u %u steps %u %u %u %u modes %d %d %d %d", type,
+             as_number(address), dims[0], dims[1], dims[2], dims[3], strides[0], strides[1], strides[2], box[0], box[1], box[2], box[3],
+             steps[0], steps[1], steps[2], steps[3], interleave, swizzle, promotion, fill);
+}
 int cuLaunchKernel(void* handle, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                    void* stream, void** parameters, void** extra) {
   Function* function = (Function*)handle;
@@ -201,6 +211,8 @@ int cuLaunchKernel(void* handle, unsigned gx, unsigned gy, unsigned gz, unsigned
   memcpy(&args, parameters[0], sizeof args);
   int status = did("cuLaunchKernel", " %s grid %u %u %u block %u shared %u stream %llu", function->name.c_str(), gx, gy, gz, bx,
                    shared, as_number(stream));
+  if (function->name == "gconv_copy")
+    for (int i = 1; i <= 2; ++i) did("map", " at %llu", *(Address*)parameters[i]);
   if (status || function->name != "gconv_main") return status;
   for (void* p : {args.x, args.w, args.y}) if (!owned(p, function->device)) return broken = 700;
   if (args.operand[0] && !owned(args.operand[0], function->device)) return broken = 700;

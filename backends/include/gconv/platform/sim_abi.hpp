@@ -15,6 +15,8 @@ struct Site {
 enum Op : int {
   kShuffle,
   kLdmatrix,
+  kWaveSync,
+  kMbarrierWait,
   kMfma16x16x16F16, kMfma32x32x8F16, kMfma16x16x16Bf16, kMfma32x32x8Bf16, kMfma16x16x8Bf16, kMfma32x32x4Bf16,
   kMfma16x16x4F32, kMfma32x32x2F32, kMfma16x16x32F16, kMfma32x32x16F16, kMfma16x16x32Bf16, kMfma32x32x16Bf16,
   kWmmaGfx11F16, kWmmaGfx11Bf16, kWmmaGfx12F16, kWmmaGfx12Bf16, kWmma16x16x32F16, kWmma16x16x32Bf16, kWmma16x16x4F32,
@@ -40,6 +42,19 @@ struct LdmatrixOperands {
   unsigned* result;       // one register a matrix
 };
 
+// An mbarrier in LDS: a phase ends when no arrival and no byte is missing.
+struct alignas(8) Mbarrier {
+  unsigned short arrivals;      // of each phase
+  unsigned short pending : 15;  // in this one
+  unsigned short parity : 1;    // of this phase
+  int bytes;                    // still to come
+};
+struct WaitOperands {
+  const Mbarrier* barrier;
+  int parity;
+  bool done;
+};
+
 // Asynchronous copies: AMD counts single loads, NVIDIA counts committed groups.
 enum CopyKind : int { kCountedCopy, kGroupedCopy };
 constexpr int kMaxCopyBytes = 16;
@@ -62,6 +77,7 @@ struct Context {
   int wave;
   int block[3];
   unsigned block_number;  // counts the blocks run so far, never 0 inside a kernel
+  const void* maps;       // tensor maps of the launch (sim_copy_engine.hpp)
   const Services* services;
 };
 

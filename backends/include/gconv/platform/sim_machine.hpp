@@ -5,6 +5,7 @@
 // all at the same barrier, the wave waits; anything else is an error of the kernel. The last wave to reach a barrier opens it.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -43,6 +44,7 @@ struct Job {
   Order order;
   uint64_t seed;
   Clock::time_point deadline;
+  const void* maps;  // tensor maps
 };
 
 inline bool same_site(Site a, Site b) { return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0); }
@@ -124,7 +126,10 @@ class Machine : public Context {
   void switch_from(Lane& lane, bool last);
   Lane* next_lane();
   bool settle(Wave& wave);
-  bool next_wave();
+  bool next_wave(int start = 0);
+  int turn_of(int wave) const {
+    return (int)(std::find(wave_order_.begin(), wave_order_.end(), (unsigned char)wave) - wave_order_.begin());
+  }
   bool open_barrier();
   void restart(Wave& wave);
   void shuffle(unsigned char* items, int count);
@@ -151,7 +156,7 @@ class Machine : public Context {
 inline thread_local Machine* running = nullptr;
 
 inline void Machine::run_block(const Job& job, const int (&index)[3], uint64_t linear, Report& report) {
-  job_ = &job, report_ = &report, running = this;
+  job_ = &job, report_ = &report, running = this, maps = job.maps;
   for (int i = 0; i < 3; ++i) block[i] = report.block[i] = index[i];
   block_number = block_number == UINT32_MAX ? 1 : block_number + 1;
   random_ = Random(job.seed ^ (linear + 1) * 0x9e3779b97f4a7c15u);
@@ -238,6 +243,7 @@ inline bool Machine::settle(Wave& w) {
     if (const char* wrong = operation.execute(operands, w.count))
       return fail(Failure::kKernel, one, std::string(operation.name) + " " + wrong);
     restart(w);
+    if (one.op == kMbarrierWait && !((const WaitOperands*)operands[0])->done) return next_wave(turn_of(active_) + 1);
     if (job_->order == Order::kRandom) return next_wave();  // waves interleave at operations, not only at barriers
     return true;
   }
@@ -245,8 +251,9 @@ inline bool Machine::settle(Wave& w) {
   return next_wave();
 }
 
-inline bool Machine::next_wave() {
-  int start = job_->order == Order::kRandom ? random_.below((int)waves_.size()) : 0;
+// From place `start` of the order on, in random order from any; who waits for others lets them run first.
+inline bool Machine::next_wave(int start) {
+  if (job_->order == Order::kRandom) start = random_.below((int)waves_.size());
   for (size_t i = 0; i < waves_.size(); ++i) {
     int candidate = wave_order_[((size_t)start + i) % waves_.size()];
     if (waves_[(size_t)candidate].state != WaveState::kRunning) continue;

@@ -175,6 +175,17 @@ inline const char* ldmatrix(void* const* operands, int lanes) {
   return nullptr;
 }
 
+inline const char* wave_sync(void* const*, int) { return nullptr; }
+
+inline const char* mbarrier_wait(void* const* operands, int lanes) {
+  for (int lane = 0; lane < lanes; ++lane) {
+    auto& mine = *(WaitOperands*)operands[lane];
+    mine.done = mine.barrier->parity != mine.parity;
+    if (mine.done != ((const WaitOperands*)operands[0])->done) return "needs all lanes to wait for the same phase";
+  }
+  return nullptr;
+}
+
 struct Operation {
   const char* name;
   const char* (*execute)(void* const* operands, int lanes);  // an explanation if the operands are not acceptable
@@ -184,6 +195,8 @@ struct Operation {
 constexpr Operation kOperations[kOpCount] = {
     {"a shuffle", shuffle},
     {"ldmatrix", ldmatrix},
+    {"a meeting of the wave", wave_sync},
+    {"an mbarrier", mbarrier_wait},
     {"mfma_16x16x16_f16", multiply<CdnaLayout<16, 16, 16>, Type::kF16>},
     {"mfma_32x32x8_f16", multiply<CdnaLayout<32, 32, 8>, Type::kF16>},
     {"mfma_16x16x16_bf16", multiply<CdnaLayout<16, 16, 16>, Type::kBf16>},

@@ -87,6 +87,8 @@ int main(int argc, char** argv) {
   ProgramJob job = read_job(argv[2]);
   for (void** pointer : {&job.args.x, &job.args.w, &job.args.y, &job.args.workspace}) relocate(*pointer, job.buffers);
   for (const void*& operand : job.args.operand) relocate(operand, job.buffers);
+  for (NamedLaunch& launch : job.launches)
+    for (int i = 0; i < launch.options.map_count; ++i) relocate(*(void**)launch.options.maps[i], job.buffers);
   Report report{};
   void* module = gconv_sim_open(argv[1], &report);
   if (module == nullptr) report.failure = (int)Failure::kSystem;

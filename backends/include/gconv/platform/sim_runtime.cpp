@@ -71,6 +71,8 @@ struct LaunchOptions {
   unsigned long long seed;
   double seconds;  // time limit
   int os_threads;
+  int map_count;
+  unsigned char maps[4][128];  // tensor maps (sim_copy_engine.hpp), each beginning with an address
 };
 
 class Module {
@@ -117,7 +119,9 @@ class Module {
   static void work(Instance& instance, Shared& shared) {
     const LaunchOptions& o = shared.options;
     auto limit = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(o.seconds, 1e9)));
-    Job job{instance.kernel(shared.name), shared.args, o.threads, (Order)o.order, o.seed, Clock::now() + limit};
+    alignas(64) unsigned char maps[sizeof o.maps];
+    std::memcpy(maps, o.maps, sizeof maps);
+    Job job{instance.kernel(shared.name), shared.args, o.threads, (Order)o.order, o.seed, Clock::now() + limit, maps};
     for (uint64_t turn; (turn = shared.next++) < shared.blocks;) {
       uint64_t i = job.order == Order::kReverse ? shared.blocks - 1 - turn : turn;
       int index[3] = {(int)(i % (uint64_t)o.grid[0]), (int)(i / (uint64_t)o.grid[0] % (uint64_t)o.grid[1]),
