@@ -1,11 +1,12 @@
 """Families of kernels beside implicit GEMM, for targets that run blocks of threads.
 
 A family is taken when nothing of tile, pipeline or options is asked for and it serves the problem on the arch; its configuration
-is the empty one. In order: the first that serves wins.
+is the empty one. In order: the first that serves wins, unless its grid is larger than can be launched.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Callable
 
 from .config import KernelConfig
@@ -28,8 +29,17 @@ def find_family(problem: ConvProblem, config: KernelConfig, arch: str) -> Loweri
     from .lower_direct_weight import is_direct_weight, lower_direct_weight
 
     if is_depthwise(problem):
-        return lower_depthwise
-    return lower_direct_weight if is_direct_weight(problem, arch) else None
+        return _launchable(lower_depthwise, problem, arch)
+    return _launchable(lower_direct_weight, problem, arch) if is_direct_weight(problem, arch) else None
+
+
+@lru_cache(maxsize=256)
+def _launchable(lowering: Lowering, problem: ConvProblem, arch: str) -> Lowering | None:
+    """The lowering if its grid stays within what can be launched; it is the same for every expression."""
+    from .runner import bare_spec
+
+    plan = lowering(bare_spec(problem.direction), problem, KernelConfig(), arch).plan
+    return lowering if all(launch.fits for launch in plan.launches) else None
 
 
 def family_name(problem: ConvProblem, config: KernelConfig, arch: str) -> str:

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any, Mapping, Sequence
 if TYPE_CHECKING:
     from .tensor_map import TensorMap
 
-__all__ = ["ConvArgs", "Launch", "Lowered", "MAX_OPERANDS", "Plan", "TensorView", "addresses",
+__all__ = ["ConvArgs", "GRID_THREADS", "GRID_X", "GRID_YZ", "Launch", "Lowered", "MAX_OPERANDS", "Plan", "TensorView", "addresses",
            "fast_divisor", "three"]
+
+GRID_X, GRID_THREADS, GRID_YZ = 2 ** 31, 2 ** 32, 2 ** 16
+"""Blocks and threads along a grid's x, and blocks along y and z, stay below these: the launch interfaces count in these widths."""
 
 MAX_OPERANDS = 8
 _VIEW = "6q"
@@ -101,6 +104,12 @@ class Launch:
     shared: int = 0
     tasks: int = 0
     maps: tuple[TensorMap, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether the grid can be launched."""
+        x, y, z = self.grid
+        return x < GRID_X and x * self.block < GRID_THREADS and max(y, z) < GRID_YZ
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from .config import size_text
+from .plan import GRID_THREADS, GRID_X, GRID_YZ
 from .problem import ConvProblem
 from .rules import Case, Violation, _bad, _rule, gemms
 
@@ -157,21 +158,21 @@ def _grid(case: Case) -> Violation | None:
     strided = problem.direction == "bwd_data"
     splits = case.config.split_k or 1
     pieces = (math.prod(problem.stride) if strided else 1) * splits
-    if pieces >= 2 ** 16 and case.arch.family != "cpu":
-        return _bad("split_k", pieces, 2 ** 16 - 1, f"stride phases x split_k = {pieces} is more than {2 ** 16 - 1}",
+    if pieces >= GRID_YZ and case.arch.family != "cpu":
+        return _bad("split_k", pieces, GRID_YZ - 1, f"stride phases x split_k = {pieces} is more than {GRID_YZ - 1}",
                     "Use a smaller split_k." if splits > 1 else "Use the target cpu, which has no such limit.")
     if tile is None:
         return None
     rows = problem.N * math.prod(map(_ceil_div, problem.input, problem.stride)) if strided else problem.gemm.m
     blocks = _ceil_div(rows, tile.m) * _ceil_div(problem.gemm.n, tile.n) * problem.G // (case.config.num_groups_to_merge or 1)
-    limit = min(2 ** 31, 2 ** 32 // case.threads)
+    limit = min(GRID_X, GRID_THREADS // case.threads)
     if blocks >= limit:
         return _bad("tile.block", blocks, limit - 1,
                     f"block = {size_text(tile.block)} makes {blocks} blocks of {case.threads} threads; at most "
                     f"{limit - 1} can be launched", "Use a larger block, or cut the problem into parts.")
-    if case.pieces and case.pieces.count >= 2 ** 16:
-        return _bad("split_image", case.pieces.count, 2 ** 16 - 1,
-                    f"split_image makes {case.pieces.count} pieces of images, more than {2 ** 16 - 1}", "Leave split_image out.")
+    if case.pieces and case.pieces.count >= GRID_YZ:
+        return _bad("split_image", case.pieces.count, GRID_YZ - 1,
+                    f"split_image makes {case.pieces.count} pieces of images, more than {GRID_YZ - 1}", "Leave split_image out.")
     return None
 
 

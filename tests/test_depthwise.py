@@ -6,7 +6,8 @@ import pytest
 
 import gconvdsl as gconv
 from gconvdsl.config import KernelConfig, Tile
-from gconvdsl.lower_depthwise import is_depthwise
+from gconvdsl.errors import NoKernelError
+from gconvdsl.lower_depthwise import is_depthwise, lower_depthwise
 from gconvdsl.runner import bare_spec, execute
 from gconvdsl.verify import verify
 
@@ -65,6 +66,23 @@ def test_prologue_and_epilogue_run_in_the_same_pass():
 def test_what_it_does_not_serve(change):
     assert is_depthwise(gconv.ConvProblem(**SQUARE))
     assert not is_depthwise(gconv.ConvProblem(**{**SQUARE, **change}))
+
+
+@pytest.mark.parametrize("direction", ["forward", "bwd_data"])
+def test_a_grid_that_cannot_be_launched_is_refused(direction):
+    from gconvdsl import choose
+    from gconvdsl.families import find_family
+    from gconvdsl.runner import bare_spec
+
+    small = gconv.ConvProblem(N=1, G=2048, C=2048, K=2048, input=64, filter=3, pad=1, direction=direction)
+    [one] = lower_depthwise(bare_spec(direction), small, KernelConfig(), "gfx942").plan.launches
+    most = (2 ** 32 - 1) // (one.grid[0] * one.block)       # images, each of which takes this many threads
+    assert one.fits and find_family(small.replace(N=most), KernelConfig(), "gfx942") is lower_depthwise
+    large = small.replace(N=most + 1)
+    assert is_depthwise(large) and find_family(large, KernelConfig(), "gfx942") is None
+    with pytest.raises(NoKernelError) as caught:
+        choose.decide(bare_spec(direction), large.replace(N=2 ** 29), KernelConfig(), *choose.resolve_target("hip:gfx942"), compiled=False)
+    assert "limit.grid" in str(caught.value) and "can be launched" in str(caught.value)
 
 
 def test_a_tile_or_pipeline_asks_for_implicit_gemm():
