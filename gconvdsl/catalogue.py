@@ -161,5 +161,6 @@ CATALOGUE: dict[str, Entry] = {
     "table.write": Entry("{path} cannot be written: {reason}.", "{hint}"),
     "env.value": Entry("{name} = {value!r} is not {expected}.", "{hint}"),
     "usage.option": Entry("{what} {value!r} is not known.", "{hint}"),
+    "usage.expression": Entry("{text!r} cannot be computed here: {reason}.", "Statements of the spec language and :commands are in :help."),
     "usage.empty": Entry("There is nothing to {what}: {reason}.", "{hint}"),
 }

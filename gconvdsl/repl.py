@@ -2,92 +2,139 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any, Iterable
 
 from . import choose
+from .cases import Outcome, check_case
 from .cli_run import print_outcomes, run_cases
-from .errors import GconvError
-from .explain import explain
+from .errors import GconvError, error
 from .grammar import loads
+from .repl_commands import COMMANDS
+from .repl_complete import candidates
+from .repl_expr import assignment, evaluate
+from .repl_input import reader
+
+if TYPE_CHECKING:
+    from .memo import Memo
 
 __all__ = ["Repl"]
 
-_HELP = """Statements of the .gconv language declare problems, tiles, kernels and epilogues; a repeated name replaces the old one.
-run KERNEL on PROBLEM [for DIRECTIONS]        run on random data, verified and timed
-explain KERNEL on PROBLEM [for DIRECTIONS]    what would run, and why
-:list   what is declared         :target T   choose a target such as sim:gfx942
-:help   this text                :quit       leave (or end of input)"""
+_STATEMENT = re.compile(r"(problem|tile|kernel|epilogue|sweep|include|run|bench)\s+[\w\"]|let\s+\w")
 
 
 class Repl:
-    """One session: the statements so far, as texts, and the target."""
+    """One session: the statements so far, as texts, values of expressions, the target, and an optional memo of results."""
 
     def __init__(self, target: str | None = None) -> None:
         self.chunks: list[str] = []
+        self.values: dict[str, Any] = {}
         self.target, self.failed = target, False
+        self.memo: Memo | None = None
+        self._left = False
+        self._undone: list[list[str]] = []
 
     def loop(self) -> int:
         """Read until the end of input; the exit code is 1 if a piped session had an error."""
         tty = sys.stdin.isatty()
         if tty:
-            _line_editing()
             print("gconv: declare, run, explain; :help, :quit")
-        while True:
+        read = reader(tty, self.complete)
+        while not self._left:
             try:
-                text = _read(tty)
-                if text is None or text.strip() in (":quit", ":q", ":exit"):
-                    return int(self.failed and not tty)
+                text = read()
+                if text is None:
+                    break
                 self.enter(text)
             except GconvError as failure:
-                self.failed = True
-                sys.stdout.flush()
-                print(failure, file=sys.stderr, flush=True)
+                self._report(str(failure))
             except KeyboardInterrupt:
                 if not tty:
                     raise
-                print()
+                print("\nstopped")
+        return int(self.failed and not tty)
+
+    def _report(self, text: str) -> None:
+        self.failed = True
+        sys.stdout.flush()
+        print(text, file=sys.stderr, flush=True)
+
+    def leave(self) -> None:
+        """End the loop."""
+        self._left = True
 
     def enter(self, text: str) -> None:
-        """One statement or command."""
+        """One statement, command or expression."""
         word, _, rest = text.strip().partition(" ")
-        if word == ":help":
-            print(_HELP)
-        elif word == ":list":
-            print("\n".join(self.chunks) or "nothing is declared")
-        elif word == ":target":
-            choose.resolve_target(rest.strip())
-            self.target = rest.strip()
+        if not word or word.startswith("#"):
+            return
+        if word in (":q", ":exit"):
+            self.leave()
         elif word.startswith(":"):
-            print(f"{word} is not known; see :help")
+            self._command(word, rest.strip())
         elif word == "explain":
-            self._explain(text.replace("explain", "run    ", 1))
-        elif word:
+            COMMANDS[":explain"].run(self, rest)
+        elif _STATEMENT.match(text.strip()):
             self._statements(text)
+        else:
+            self._expression(text)
+
+    def _command(self, word: str, rest: str) -> None:
+        if word not in COMMANDS:
+            close = difflib.get_close_matches(word, COMMANDS, 1)
+            raise error("usage.option", what="command", value=word, hint=f"Did you mean {close[0]}?" if close else "See :help.")
+        COMMANDS[word].run(self, rest)
+
+    # --- statements
 
     def _statements(self, text: str) -> None:
         module = self._load(text)
-        if not module.runs:
+        if module.runs:
+            print_outcomes(list(self._run(module, module.runs)))
+        elif module.benches:
+            raise error("usage.option", what="bench statement", value=text.strip(), hint="The REPL takes :bench KERNEL on PROBLEM.")
+        else:
             self.chunks.append(text.rstrip())
-            return
-        backend, arch = choose.resolve_target(self.target)
-        print_outcomes(list(run_cases(module, module.runs, f"{backend.name}:{arch}")))
 
-    def _explain(self, text: str) -> None:
-        module = self._load(text)
-        for run in module.runs:
-            for spec, problem in module.jobs(run):
-                print(explain(spec, problem, target=self.target))
+    def jobs(self, text: str) -> list[tuple[Any, Any]]:
+        """(kernel, problem) of each case that ``KERNEL on PROBLEM [for DIRECTIONS]`` means."""
+        module = self._load(f"run {text}")
+        return [job for run in module.runs for job in module.jobs(run)]
+
+    def outcomes(self, text: str) -> list[tuple[str, Outcome]]:
+        """(title, outcome) of each case of ``KERNEL on PROBLEM [for DIRECTIONS]``, run now."""
+        module = self._load(f"run {text}")
+        return list(self._run(module, module.runs))
+
+    def _run(self, module: Any, runs: Iterable[Any]) -> Iterable[tuple[str, Outcome]]:
+        check = check_case
+        if self.memo is not None:
+            from .memo import remembered
+
+            check = remembered(self.memo, check_case)
+        return run_cases(module, runs, self.target_text(), check=check)
+
+    def target_text(self) -> str:
+        """The target with its arch."""
+        backend, arch = choose.resolve_target(self.target)
+        return f"{backend.name}:{arch}"
 
     def _load(self, text: str) -> Any:
         """The module with this text added; an earlier statement that declares the same name makes way."""
+        before = list(self.chunks)
         while True:
             try:
-                return loads("\n".join([*self.chunks, text]), name="<repl>")
+                module = loads("\n".join([*self.chunks, text]), name="<repl>")
             except GconvError as failure:
                 first = failure.values.get("line")
                 if failure.code != "syntax.duplicate" or not isinstance(first, int) or not self._drop(first):
+                    self.chunks = before
                     raise
+            else:
+                self._undone.append(before)
+                return module
 
     def _drop(self, line: int) -> bool:
         """Forget the statement that holds a line of the joined text, unless that line is of the new text."""
@@ -98,36 +145,65 @@ class Repl:
                 return True
         return False
 
+    def undo(self) -> str:
+        """Go back to the statements before the last declaration; what was forgotten."""
+        while self._undone:
+            before = self._undone.pop()
+            if before != self.chunks:
+                gone = [one for one in self.chunks if one not in before]
+                self.chunks = before
+                return gone[-1].splitlines()[0] if gone else "a replacement"
+        raise error("usage.empty", what="undo", reason="nothing was declared", hint="")
 
-def _line_editing() -> None:
-    """Arrow keys and history, where the library for it is there."""
-    try:
-        import readline  # noqa: F401
-    except ImportError:
-        pass
+    # --- expressions
+
+    def _expression(self, text: str) -> None:
+        name, expression = assignment(text)
+        try:
+            value = evaluate(expression, self.names())
+        except GconvError:
+            raise
+        except Exception as failure:         # a user's expression may fail in any way
+            raise error("usage.expression", text=expression, reason=f"{type(failure).__name__}: {failure}") from failure
+        if name is not None:
+            self.values[name] = value
+        elif value is not None:
+            show(value)
+
+    def names(self) -> dict[str, Any]:
+        """What expressions may use: gconv, np, what is declared, and kept values, later ones first."""
+        import numpy as np
+
+        import gconvdsl
+        from .kernel import Kernel
+
+        module = loads("\n".join(self.chunks), name="<repl>")
+        kernels = {name: Kernel(spec) for name, spec in module.kernels.items()}
+        return {"gconv": gconvdsl, "np": np, **module.lets, **module.tiles, **module.problems, **kernels, **self.values}
+
+    def complete(self, text: str) -> list[str]:
+        """Words that may follow the text up to the cursor."""
+        try:
+            module = loads("\n".join(self.chunks), name="<repl>")
+            names = {"problem": list(module.problems), "tile": list(module.tiles), "kernel": list(module.kernels)}
+            return candidates(text, names, COMMANDS, self.names())
+        except GconvError:
+            return []
 
 
-def _read(tty: bool) -> str | None:
-    """One statement: further lines while a brace is open. None at the end of input."""
-    lines: list[str] = []
-    while True:
-        line = _line("   ... " if lines else "gconv> ", tty)
-        if line is None:
-            return "\n".join(lines) if lines else None
-        lines.append(line)
-        code = "\n".join(part.partition("#")[0] for part in lines)
-        if code.count("{") <= code.count("}"):
-            return "\n".join(lines)
+def show(value: Any) -> None:
+    """A value as a table on a terminal where it can be shown as one, else its short text."""
+    if sys.stdout.isatty() and hasattr(value, "__rich__"):
+        from rich.console import Console
+
+        Console().print(value)
+    else:
+        print(short(value))
 
 
-def _line(prompt: str, tty: bool) -> str | None:
-    """The next line without its end; prompts only on a terminal."""
-    if not tty:
-        sys.stdout.flush()                       # input() would do so too, but swallows an interrupt that comes meanwhile
-        line = sys.stdin.readline()
-        return line.rstrip("\r\n") if line else None
-    try:
-        return input(prompt)
-    except EOFError:
-        print()
-        return None
+def short(value: Any) -> str:
+    """The text of a value, with the middle of large arrays left out."""
+    import numpy as np
+
+    with np.printoptions(threshold=16, edgeitems=2):
+        return repr(value)

@@ -12,6 +12,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RUNNING = ["01_basic_grouped_conv", "02_forward", "03_bwd_data", "04_bwd_weight", "06_registry_json", "07_fused_epilogue"]
+SESSION = "08_repl_session"
 
 
 def run(name: str, where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -50,3 +51,9 @@ def test_the_registry_is_written_and_read_back(tmp_path: Path) -> None:
     out.write_text('{"variant": "forward"}')
     broken = run("06_registry_json", tmp_path, "--target", "cpu", "--config", str(out))
     assert broken.returncode != 0 and "tile_config" in broken.stderr
+
+
+def test_the_session_of_the_repl(tmp_path: Path) -> None:
+    done = run(SESSION, tmp_path, "--target", "cpu")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert run(SESSION, tmp_path, "--target", "nowhere").returncode != 0
