@@ -14,6 +14,7 @@ import numpy as np
 
 from .emu_decode import EXEC, M0, SCC, SGPR, VCC, Fault, Instruction
 from .emu_matrix import matrix_poison
+from .emu_operands import raw
 from .emu_state import ALL_BITS, Array, Group, to_lanes
 from .emu_waits import register_name
 
@@ -42,7 +43,7 @@ _KEEPS_SCC = (
     "s_bfm",
 )
 _READS_SCC = re.compile(r"s_(addc|subb|add_co_ci|sub_co_ci)_u32|s_cselect_.*|s_cmov_.*|s_cbranch_scc.")
-_READS_TARGET = re.compile(r"[sv]_(fmac|mac)_.*|s_(mulk|addk)_.*|s_cmov_.*|v_writelane_b32")
+_READS_TARGET = re.compile(r"[sv]_(fmac|mac)_.*|s_(mulk|addk)_.*|s_cmov_.*")
 _BITWISE = re.compile(r"s_(and|or|xor|andn2|and_not1|orn2|or_not1|nand|nor|xnor|not|mov|cselect)_b(32|64)")
 _SECOND_RESULT = re.compile(
     r"v_(add|sub|subrev|addc|subb|subbrev)(_co|_co_ci)_u32|v_mad(_co)?_[ui]64_[ui]32|v_div_scale_f(32|64)"
@@ -56,7 +57,8 @@ _NOTHING = ("inv", "wbl2", "wb")
 @dataclass(frozen=True)
 class Effects:
     """``reads`` and ``writes`` are register numbers. ``kind``: "scalar", "bits" (scalar, bit by bit), "vector", "mask" (lanes
-    to a scalar mask), "lane" (one lane to a scalar), "matrix", "lds", or "decide" (no undefined value may be read).
+    to a scalar mask), "lane" (one lane to a scalar), "matrix", "lds", "read lane", "write lane" (one lane, named by an operand, whatever the mask says), or "decide" (no undefined
+    value may be read).
     ``deciding``: those of the registers read that must be defined; ``masks``: scalar registers read as lane masks; ``high``:
     words that only the result's high word depends on."""
 
@@ -153,7 +155,11 @@ def _vector(ins: Instruction, wave: int) -> Effects:
         target = _registers(operands[:1]) if named else _pair(EXEC, wave) if name.startswith("v_cmpx") else _pair(VCC, wave)
         extra = _pair(EXEC, wave) if name.startswith("v_cmpx") else set()
         return Effects(frozenset(_registers(operands[1 if named else 0 :])), frozenset(target | extra), "mask")
-    if name in ("v_readfirstlane_b32", "v_readlane_b32") or name.startswith("v_s_"):
+    if name in ("v_readlane_b32", "v_writelane_b32"):
+        write = name == "v_writelane_b32"
+        return Effects(frozenset(_registers(operands[0 if write else 1 :])), frozenset(_registers(operands[:1])),
+                       "write lane" if write else "read lane", frozenset(_registers(operands[2:])))
+    if name == "v_readfirstlane_b32" or name.startswith("v_s_"):
         return Effects(frozenset(_registers(operands[1:])), frozenset(_registers(operands[:1])), "lane")
     results = 2 if _SECOND_RESULT.fullmatch(name) else 1
     reads, writes, masks = _registers(operands[results:]), _registers(operands[:results]), set()
@@ -199,6 +205,8 @@ def find_poison(group: Group, ins: Instruction, e: Effects) -> dict[int, Any] | 
         return dict(zip(ins.operands[0].registers(), matrix_poison(ins, group.batch.kernel, group), strict=True))
     if e.kind in ("scalar", "bits"):
         return _scalar_poison(group, e)
+    if e.kind.endswith(" lane"):
+        return _one_lane_poison(group, ins, e)
     if e.parts:     # a dual-issue instruction
         halves = [find_poison(group, part, effect) or {} for part, effect in zip(ins.parts, e.parts, strict=True)]
         return {**halves[0], **halves[1]}
@@ -249,6 +257,18 @@ def _lane_poison(group: Group, e: Effects, without: frozenset[int] = frozenset()
     return lanes & group.exec
 
 
+def _one_lane_poison(group: Group, ins: Instruction, e: Effects) -> dict[int, Any]:
+    """Of an instruction that moves one lane from or to a scalar: the other lanes of the vector are as they were."""
+    lane = np.broadcast_to(raw(ins.operands[2])(group), (len(group.rows), 1))[:, 0].astype(np.uint64) & np.uint64(group.lanes - 1)
+    target, bit = min(e.writes), np.uint64(1) << lane
+    if e.kind == "read lane":
+        bad = group.vector_poison(ins.operands[1].index) & bit
+        return {target: np.where(bad != 0, np.uint32(0xFFFFFFFF), np.uint32(0))}
+    source = [group.scalar_poison(register - SGPR) for register in _registers(ins.operands[1:2])]
+    bad = source[0] != 0 if source else np.zeros(len(group.rows), bool)
+    return {target: group.vector_poison(target) & ~bit | np.where(bad, bit, np.uint64(0))}
+
+
 def _selected_poison(group: Group, ins: Instruction, e: Effects) -> Array:
     """Of a selection only the value that is taken matters, and the condition."""
     chosen = group.read_mask(min(e.masks) - SGPR)
@@ -275,7 +295,7 @@ def apply_poison(group: Group, e: Effects, found: dict[int, Any] | None) -> None
         if found is None and register not in group.batch.dirty:
             continue
         if register < SGPR:
-            group.define_vector(register, poison, all_lanes=e.kind == "matrix")
+            group.define_vector(register, poison, all_lanes=e.kind in ("matrix", "write lane"))
             continue
         if register in (SGPR + EXEC, SGPR + EXEC + 1) and np.any(poison):
             raise Fault("it makes the execution mask depend on a value that was never written", int(np.flatnonzero(poison)[0]))

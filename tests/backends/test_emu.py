@@ -173,6 +173,28 @@ def test_undefined_values_that_decide_nothing_are_no_fault() -> None:
     assert (run(source, "probe", [floats(1), floats(1), floats(64)])[2] == 3).all()
 
 
+LANES = """GCONV_KERNEL void probe(ConvArgs args) {
+  unsigned kept;
+  asm volatile("s_mov_b32 s40, 41\\n v_writelane_b32 v77, s40, 3\\n READ\\n v_mov_b32 %0, s41"
+               : "=v"(kept) : : "v77", "s40", "s41", "s42", "s43");
+  ((unsigned*)args.y)[hw::thread_id()] = kept; }"""
+ONE_ACTIVE = {"gfx942": "s_mov_b64 s[42:43], exec\\n s_mov_b64 exec, 1\\n {}\\n s_mov_b64 exec, s[42:43]",
+              "gfx1201": "s_mov_b32 s42, exec_lo\\n s_mov_b32 exec_lo, 1\\n {}\\n s_mov_b32 exec_lo, s42"}
+
+
+@pytest.mark.parametrize("arch", FAMILIES)
+@pytest.mark.parametrize("masked", [False, True])
+def test_single_lanes_are_defined_one_by_one(arch: str, masked: bool) -> None:
+    """As compilers spill scalars: a lane that was written may be read, any other may not, whatever the execution mask is."""
+    arrays = [floats(1), floats(1), np.zeros(64, np.uint32)]
+    read = (ONE_ACTIVE[arch] if masked else "{}").format("v_readlane_b32 s41, v77, LANE")
+    source = LANES.replace("READ", read)
+    assert (run(source.replace("LANE", "3"), "probe", arrays, arch=arch)[2] == 41).all()
+    with pytest.raises(LaunchError) as caught:
+        run(source.replace("LANE", "4"), "probe", arrays, arch=arch)
+    assert "never written" in str(caught.value)
+
+
 REVERSE = """GCONV_KERNEL void GCONV_LAUNCH_BOUNDS(256, 1) probe(ConvArgs args) {
   GCONV_LDS(int, tile, 256, 0);
   int t = hw::thread_id();
