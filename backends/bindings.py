@@ -3,8 +3,9 @@
 Run as ``python -m gconvdsl.backends.bindings``.
 
 They are checked in, because loading one takes 4 ms and parsing the declarations at run time 90 ms. Only functions whose meaning
-and layout are the same in every version of the runtime are bound; structures that change between versions are not (`MemPoolProps`
-is ``CUmemPoolProps``, which grows inside its reserved bytes; these are given as zeros).
+and layout are the same in every version of the runtime are bound; structures that change between versions are not. `MemPoolProps`
+is ``CUmemPoolProps`` and ``hipMemPoolProps``, which grow inside their reserved bytes, given as zeros; the properties of a HIP device
+are bytes, of which `hip_driver` reads one field. Device addresses are 64-bit numbers.
 """
 
 from __future__ import annotations
@@ -33,11 +34,41 @@ int gconv_sim_launch(void *module, const char *kernel, const LaunchOptions *opti
 
 HIP = """
 int hipGetDeviceCount(int *count);
+int hipGetDevice(int *device);
+int hipSetDevice(int device);
 int hipDeviceGetName(char *name, int length, int device);
 int hipDeviceGetPCIBusId(char *id, int length, int device);
+int hipDeviceGetAttribute(int *value, int attribute, int device);
 int hipDeviceTotalMem(size_t *bytes, int device);
+int hipGetDevicePropertiesR0600(char *properties, int device);
+int hipGetDeviceProperties(char *properties, int device);
 int hipRuntimeGetVersion(int *version);
 const char *hipGetErrorString(int error);
+int hipPointerGetAttribute(void *data, int attribute, unsigned long long address);
+int hipMemGetInfo(size_t *free, size_t *total);
+int hipMalloc(unsigned long long *address, size_t bytes);
+int hipFree(unsigned long long address);
+typedef struct { int type; int handle_types; int location_type; int location_id; void *security; size_t max_size;
+                 unsigned char reserved[56]; } MemPoolProps;
+int hipMemPoolCreate(void **pool, const MemPoolProps *properties);
+int hipMemPoolSetAttribute(void *pool, int attribute, void *value);
+int hipMallocFromPoolAsync(unsigned long long *address, size_t bytes, void *pool, void *stream);
+int hipFreeAsync(unsigned long long address, void *stream);
+int hipMemcpyHtoDAsync(unsigned long long target, const void *source, size_t bytes, void *stream);
+int hipMemcpyDtoHAsync(void *target, unsigned long long source, size_t bytes, void *stream);
+int hipStreamSynchronize(void *stream);
+int hipStreamIsCapturing(void *stream, int *status);
+int hipStreamWaitEvent(void *stream, void *event, unsigned int flags);
+int hipEventCreateWithFlags(void **event, unsigned int flags);
+int hipEventRecord(void *event, void *stream);
+int hipEventSynchronize(void *event);
+int hipEventElapsedTime(float *milliseconds, void *start, void *end);
+int hipEventDestroy(void *event);
+int hipModuleLoadData(void **module, const void *image);
+int hipModuleGetFunction(void **function, void *module, const char *name);
+int hipModuleLaunchKernel(void *function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
+                          unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared, void *stream,
+                          void **parameters, void **extra);
 """
 
 CUDA = """

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from ..tensor_map import MAP_BYTES, TensorMap
-from .cuda_driver import Driver
+from .gpu_driver import Driver
 
 __all__ = ["TensorMaps", "maps_of"]
 
@@ -40,7 +40,7 @@ class TensorMaps:
         start = int(ffi.cast("uintptr_t", storage))
         pointer = ffi.cast("void *", -(-start // _ALIGNMENT) * _ALIGNMENT)
         self._driver.call(
-            "cuTensorMapEncodeTiled", pointer, _DATA_TYPE[one.dtype], rank, ffi.cast("void *", address),
+            "TensorMapEncodeTiled", pointer, _DATA_TYPE[one.dtype], rank, ffi.cast("void *", address),
             ffi.new("unsigned long long[]", one.dims), ffi.new("unsigned long long[]", [*one.strides, 0]),
             ffi.new("unsigned int[]", one.box), ffi.new("unsigned int[]", one.steps or (1,) * rank), _NOT_INTERLEAVED,
             _SWIZZLE[one.swizzle], _PROMOTION_128, _ZEROS_OUTSIDE, kernel=kernel)

@@ -1,26 +1,27 @@
-"""Target ``hip``: AMD GPUs. Compiles the HIP C++ source to a code object with clang or hipcc; needs no ROCm to compile.
+"""Target ``hip``: AMD GPUs. Compiles the HIP C++ source to a code object with clang or hipcc, and launches it through the HIP runtime.
 
-Device code uses only this package's headers (``-nogpuinc -nogpulib``), so any clang that knows the arch will do. This version
-compiles and detects; it does not launch.
+Device code uses only this package's headers (``-nogpuinc -nogpulib``), so any clang that knows the arch will do and compiling
+needs no ROCm. `gpu` has what it shares with other GPUs, `hip_driver` the runtime. docs/amd.md is for users.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
-from typing import Any
 
 from .. import archs, env
-from ..errors import error
-from ..plan import Plan
+from ..errors import GconvError
 from . import toolchain
-from .base import Artifact, Backend, Detection, Device, Module
+from .base import Artifact, Detection
+from .gpu import GpuBackend
+from .gpu_driver import Driver
+from .hip_driver import open_driver, read_kfd
 
-__all__ = ["HipBackend", "parse_resource_remarks", "read_kfd"]
+__all__ = ["HipBackend", "parse_resource_remarks"]
 
 _KFD = Path("/sys/class/kfd/kfd/topology/nodes")
-_LIBRARIES = ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "/opt/rocm/lib/libamdhip64.so")
+_WSL = Path("/dev/dxg")             # the way to the GPU under WSL, where there is no kfd
+_LIBRARIES = ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "/opt/rocm/lib/libamdhip64.so", "libamdhip64.so.5")
 _START = {"clang": ("-x", "hip", "--cuda-device-only"), "hipcc": ("--genco",)}
 _REMARKS = {
     "TotalSGPRs": "sgpr", "SGPRs": "sgpr", "VGPRs": "vgpr", "AGPRs": "agpr", "SGPRs Spill": "sgpr_spills",
@@ -29,27 +30,39 @@ _REMARKS = {
 }
 
 
-class HipBackend(Backend):
-    """AMD GPUs through clang or hipcc."""
+class HipBackend(GpuBackend):
+    """AMD GPUs through clang or hipcc and the HIP runtime."""
 
     name = "hip"
-    host_memory = False
-    can_launch = False
+    missing = "the HIP runtime (libamdhip64.so) is not installed"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._opened: Driver | None = None
 
     def archs(self) -> tuple[str, ...]:
         return archs.arch_names("hip")
 
+    def open_driver(self) -> Driver:
+        if self._opened is None:
+            self._opened = open_driver(_LIBRARIES, read_kfd(_KFD))
+        return self._opened
+
+    @property
+    def can_launch(self) -> bool:  # type: ignore[override]
+        """Whether a GPU and the runtime are here. Without a GPU the runtime, which is large, is not opened."""
+        return _gpu_is_here() and super().can_launch
+
     def detect(self) -> Detection:
-        nodes = read_kfd(_KFD)
-        if not nodes:
+        if not _gpu_is_here():
             return Detection(False, None, "the kernel driver lists no AMD GPU")
         try:
-            devices = _devices(nodes)
+            return self.detect_devices(self.open_driver())
         except OSError as err:
             return Detection(False, None, f"an AMD GPU is there, but the HIP runtime is not: {err}")
-        if not devices:
-            return Detection(False, None, "an AMD GPU is there, but the HIP runtime offers none (HIP_VISIBLE_DEVICES?)")
-        return Detection(True, devices[0].arch, f"{len(devices)} x {devices[0].name}", tuple(devices))
+        except GconvError as failure:
+            return Detection(False, None, f"an AMD GPU is there, but not for this process: "
+                                          f"{failure.values.get('reason') or failure.message}. {failure.fix}")
 
     def tool(self, arch: str) -> toolchain.Tool:
         """The compiler that serves an arch: the one the user named, else the first that knows the arch."""
@@ -83,15 +96,11 @@ class HipBackend(Backend):
 
     def identity(self, arch: str) -> dict[str, str]:
         tool = self.tool(arch)
-        return {"compiler": f"{tool.path} {tool.version}"}
+        return {"compiler": f"{tool.path} {tool.version}", **self.device_identity(arch)}
 
-    def load(self, artifact: Artifact) -> Module:
-        raise error("launch.device", target=self.name, reason="this version compiles for AMD GPUs but does not launch on them",
-                    hint="Run on target sim or cpu.")
 
-    def launch(self, module: Module, plan: Plan, args: bytes, stream: Any = None) -> None:
-        raise error("launch.device", target=self.name, reason="this version compiles for AMD GPUs but does not launch on them",
-                    hint="Run on target sim or cpu.")
+def _gpu_is_here() -> bool:
+    return bool(read_kfd(_KFD)) or _WSL.exists()
 
 
 def parse_resource_remarks(text: str) -> dict[str, dict[str, int]]:
@@ -105,46 +114,3 @@ def parse_resource_remarks(text: str) -> dict[str, dict[str, int]]:
         elif name in _REMARKS:
             current[_REMARKS[name]] = int(value)
     return kernels
-
-
-def read_kfd(nodes: Path) -> dict[str, str]:
-    """The GPUs the kernel driver lists: PCI address (``0000:c1:00.0``) -> arch. Empty without the driver."""
-    found = {}
-    for properties in sorted(nodes.glob("*/properties")):
-        try:
-            facts = dict(line.split(maxsplit=1) for line in properties.read_text().splitlines() if " " in line)
-        except OSError:
-            continue        # a GPU of the machine that this container may not see
-        version, place = int(facts.get("gfx_target_version", 0)), int(facts.get("location_id", 0))
-        if version:
-            address = f"{int(facts.get('domain', 0)):04x}:{place >> 8 & 0xff:02x}:{place >> 3 & 0x1f:02x}.{place & 7}"
-            found[address] = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
-    return found
-
-
-def _devices(nodes: dict[str, str]) -> list[Device]:
-    """The devices the HIP runtime offers. Raises OSError if there is no runtime."""
-    from ._hip_api import ffi
-    lib = _runtime(ffi)
-    count, version, size, text = ffi.new("int *"), ffi.new("int *"), ffi.new("size_t *"), ffi.new("char[256]")
-    if lib.hipGetDeviceCount(count) or lib.hipRuntimeGetVersion(version):
-        return []
-    devices = []
-    for index in range(count[0]):
-        lib.hipDeviceTotalMem(size, index)
-        address = ffi.string(text).decode().lower() if not lib.hipDeviceGetPCIBusId(text, 256, index) else ""
-        name = ffi.string(text).decode() if not lib.hipDeviceGetName(text, 256, index) else ""
-        arch = nodes.get(address) or next(iter(nodes.values()))
-        devices.append(Device(index, name or arch, arch, size[0], f"HIP {version[0]}"))
-    return devices
-
-
-def _runtime(ffi: Any) -> Any:
-    failure = OSError("libamdhip64 was not found")
-    homes = [os.environ[name] for name in ("ROCM_PATH", "HIP_PATH") if os.environ.get(name)]
-    for library in (*(os.path.join(home, "lib", "libamdhip64.so") for home in homes), *_LIBRARIES):
-        try:
-            return ffi.dlopen(library)
-        except OSError as err:
-            failure = err
-    raise failure

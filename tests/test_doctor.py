@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gconvdsl import cachedir
-from gconvdsl.backends import base, compilers, cuda, hip
+from gconvdsl.backends import base, compilers, cuda, hip, hip_driver
 from gconvdsl.doctor import doctor, examine
 
 
@@ -18,6 +18,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without any compiler or GPU."""
     monkeypatch.setattr(compilers, "candidates", lambda kind: iter(()))
     monkeypatch.setattr(hip, "_KFD", tmp_path / "kfd")
+    monkeypatch.setattr(hip_driver, "_MAPS", tmp_path / "maps")
     monkeypatch.setattr(cuda, "_LIBRARIES", (str(tmp_path / "libcuda.so.1"),))
     return tmp_path
 

@@ -1,4 +1,5 @@
-"""The stand-in for libcuda.so.1 (fake_cuda.cpp) as tests talk to it, arrays in its memory, and a small problem for it."""
+"""The stand-ins for libcuda.so.1 (fake_cuda.cpp) and libamdhip64.so (fake_hip.cpp) as tests talk to them, arrays in their memory, and a
+small problem for them."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from gconvdsl.problem import ConvProblem
 from gconvdsl.runner import bare_spec, execute
 from numpy_device import run as on_host
 
-SOURCE = Path(__file__).with_name("fake_cuda.cpp").read_text()
+_HERE = Path(__file__).parent
+SOURCE = (_HERE / "fake_cuda.cpp").read_text()
+HIP_SOURCE = (_HERE / "fake_hip.hpp").read_text() + SOURCE + (_HERE / "fake_hip.cpp").read_text()
 PROBLEM = ConvProblem(N=2, G=2, C=4, K=6, input=(5, 4), filter=(3, 2), pad=((1, 0), (0, 1)), stride=(2, 1))
 TILE = gconv.Tile(block=(16, 16, 16), waves=(1, 1, 1), wave_tile=(16, 16, 1))
 CONFIG = gconv.KernelConfig(tile=TILE, pipeline="basic_v1", split_k=1)
@@ -93,6 +96,6 @@ def case(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return a, b, out
 
 
-def run(problem: ConvProblem, a: Any, b: Any, **options: Any) -> Any:
+def run(problem: ConvProblem, a: Any, b: Any, config: gconv.KernelConfig = CONFIG, **options: Any) -> Any:
     """The bare convolution with the tile of these tests."""
-    return execute(bare_spec(problem.direction), CONFIG, problem, (a, b), **options)
+    return execute(bare_spec(problem.direction), config, problem, (a, b), **options)

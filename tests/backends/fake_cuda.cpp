@@ -1,4 +1,5 @@
-// A stand-in for libcuda.so.1: two devices whose memory is ordinary memory, a log of what was asked of them, and failures on request.
+// A stand-in for libcuda.so.1, and with fake_hip.hpp before it for libamdhip64.so: two devices whose memory is ordinary memory, a log of
+// what was asked of them, and failures on request.
 // The kernel gconv_main computes an fp32 convolution from its argument block; every address in it must be memory of its device.
 #include <cstdio>
 #include <cstdlib>
@@ -8,6 +9,11 @@
 #include <vector>
 
 #include "gconv/args.hpp"
+
+#ifndef FAKE_HIP
+enum { kVersion = 12040, kPoolsAttribute = 115 };
+const char* const kNames[] = {"H200", "A100"};
+#endif
 
 namespace {
 typedef unsigned long long Address;
@@ -109,13 +115,13 @@ Address fake_memory(size_t bytes, int device) {
 }
 
 // --- the driver
-int cuInit(unsigned) { return did("cuInit"); }
-int cuDriverGetVersion(int* version) { *version = 12040; return 0; }
+int cuInit(unsigned) { return did(__func__); }
+int cuDriverGetVersion(int* version) { *version = kVersion; return 0; }
 int cuDeviceGetCount(int* count) { *count = 2; return 0; }
 int cuDeviceGet(int* device, int ordinal) { *device = ordinal; return 0; }
-int cuDeviceGetName(char* name, int, int device) { strcpy(name, device ? "A100" : "H200"); return 0; }
+int cuDeviceGetName(char* name, int, int device) { strcpy(name, kNames[device]); return 0; }
 int cuDeviceGetAttribute(int* value, int which, int device) {
-  *value = which == 75 ? (device ? 8 : 9) : which == 76 ? 0 : which == 115 ? has_pools : -1;
+  *value = which == 75 ? (device ? 8 : 9) : which == 76 ? 0 : which == kPoolsAttribute ? has_pools : -1;
   return 0;
 }
 int cuDeviceTotalMem_v2(size_t* bytes, int) { *bytes = 1 << 20; return 0; }
@@ -126,7 +132,7 @@ int cuGetErrorString(int status, const char** text) {
 int cuDevicePrimaryCtxRetain(void** context, int device) { *context = &contexts[device]; return did("retain", " %d", device); }
 int cuCtxGetCurrent(void** context) { *context = current; return broken; }
 int cuCtxGetDevice(int* device) { *device = device_of(current); return 0; }
-int cuCtxSetCurrent(void* context) { current = context; return did("cuCtxSetCurrent", " %d", device_of(context)); }
+int cuCtxSetCurrent(void* context) { current = context; return did(__func__, " %d", device_of(context)); }
 int cuCtxPushCurrent_v2(void* context) { stack.push_back(current); current = context; return 0; }
 int cuCtxPopCurrent_v2(void** context) { *context = current; current = stack.back(); stack.pop_back(); return 0; }
 int cuPointerGetAttribute(void* data, int, Address address) {
@@ -136,53 +142,53 @@ int cuPointerGetAttribute(void* data, int, Address address) {
 }
 int cuMemGetInfo_v2(size_t* free, size_t* total) { *free = 1000; *total = 1 << 20; return 0; }
 int cuMemAlloc_v2(Address* address, size_t bytes) {
-  int status = did("cuMemAlloc_v2", " %zu", bytes);
+  int status = did(__func__, " %zu", bytes);
   if (!status) *address = fake_memory(bytes, device_of(current));
   return status;
 }
-int cuMemFree_v2(Address address) { memory.erase(address); free((void*)address); return did("cuMemFree_v2"); }
+int cuMemFree_v2(Address address) { memory.erase(address); free((void*)address); return did(__func__); }
 int cuMemPoolCreate(void** pool, const int* properties) {
   *pool = &contexts[properties[3]];
-  return did("cuMemPoolCreate", " type %d handles %d location %d %d", properties[0], properties[1], properties[2], properties[3]);
+  return did(__func__, " type %d handles %d location %d %d", properties[0], properties[1], properties[2], properties[3]);
 }
 int cuMemPoolSetAttribute(void*, int attribute, void* value) {
-  return did("cuMemPoolSetAttribute", " %d %llu", attribute, *(Address*)value);
+  return did(__func__, " %d %llu", attribute, *(Address*)value);
 }
 int cuMemAllocFromPoolAsync(Address* address, size_t bytes, void* pool, void* stream) {
-  int status = did("cuMemAllocFromPoolAsync", " %zu stream %llu", bytes, as_number(stream));
+  int status = did(__func__, " %zu stream %llu", bytes, as_number(stream));
   if (!status) *address = fake_memory(bytes, device_of(pool));
   return status;
 }
 int cuMemFreeAsync(Address address, void* stream) {
   memory.erase(address);
   free((void*)address);
-  return did("cuMemFreeAsync", " stream %llu", as_number(stream));
+  return did(__func__, " stream %llu", as_number(stream));
 }
 int cuMemcpyHtoDAsync_v2(Address target, const void* source, size_t bytes, void* stream) {
   if (!owned((void*)target, device_of(current)) || owned(source, 0) || owned(source, 1)) return 1;
   memcpy((void*)target, source, bytes);
-  return did("cuMemcpyHtoDAsync_v2", " %zu stream %llu", bytes, as_number(stream));
+  return did(__func__, " %zu stream %llu", bytes, as_number(stream));
 }
 int cuMemcpyDtoHAsync_v2(void* target, Address source, size_t bytes, void* stream) {
   if (!owned((void*)source, device_of(current))) return 1;
   memcpy(target, (void*)source, bytes);
-  return did("cuMemcpyDtoHAsync_v2", " %zu stream %llu", bytes, as_number(stream));
+  return did(__func__, " %zu stream %llu", bytes, as_number(stream));
 }
-int cuStreamSynchronize(void* stream) { return did("cuStreamSynchronize", " %llu", as_number(stream)); }
+int cuStreamSynchronize(void* stream) { return did(__func__, " %llu", as_number(stream)); }
 int cuStreamIsCapturing(void*, int* status) { *status = capture_status; return 0; }
-int cuStreamWaitEvent(void* stream, void*, unsigned) { return did("cuStreamWaitEvent", " stream %llu", as_number(stream)); }
+int cuStreamWaitEvent(void* stream, void*, unsigned) { return did(__func__, " stream %llu", as_number(stream)); }
 int cuEventCreate(void** event, unsigned) { *event = new Address(0); return 0; }
 int cuEventRecord(void* event, void* stream) {
   static Address ticks;
   *(Address*)event = ++ticks;
-  return did("cuEventRecord", " stream %llu", as_number(stream));
+  return did(__func__, " stream %llu", as_number(stream));
 }
 int cuEventSynchronize(void*) { return broken; }
 int cuEventElapsedTime(float* ms, void* start, void* end) { *ms = (float)(*(Address*)end - *(Address*)start); return 0; }
 int cuEventDestroy_v2(void* event) { delete (Address*)event; return 0; }
 int cuModuleLoadData(void** module, const void* image) {
   *module = current;
-  return memcmp(image, "\177ELF", 4) ? 200 : did("cuModuleLoadData", " %d", device_of(current));
+  return memcmp(image, "\177ELF", 4) ? 200 : did(__func__, " %d", device_of(current));
 }
 int cuModuleGetFunction(void** function, void* module, const char* name) {
   *function = new Function{name, device_of(module), 48 << 10};
@@ -191,14 +197,14 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
 int cuFuncSetAttribute(void* function, int attribute, int value) {
   if (attribute != 8 || value > 227 << 10) return 1;
   ((Function*)function)->shared = value;
-  return did("cuFuncSetAttribute", " %d", value);
+  return did(__func__, " %d", value);
 }
 // An encoded map is its address here. Kernels called gconv_copy get maps behind their argument block.
 int cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* address, const Address* dims, const Address* strides, const unsigned* box,
                            const unsigned* steps, int interleave, int swizzle, int promotion, int fill) {
   if (as_number(map) % 64 || as_number(address) % 16 || rank != 4) return 1;
   *(void**)map = address;
-  return did("cuTensorMapEncodeTiled",
+  return did(__func__,
              " type %d at %llu dims %llu %llu %llu %llu strides %llu %llu %llu box %u %u %u %u steps %u %u %u %u modes %d %d %d %d", type,
              as_number(address), dims[0], dims[1], dims[2], dims[3], strides[0], strides[1], strides[2], box[0], box[1], box[2], box[3],
              steps[0], steps[1], steps[2], steps[3], interleave, swizzle, promotion, fill);
@@ -209,7 +215,7 @@ int cuLaunchKernel(void* handle, unsigned gx, unsigned gy, unsigned gz, unsigned
   if (extra || by != 1 || bz != 1 || shared > function->shared || function->device != device_of(current)) return 1;
   gconv::ConvArgs args;
   memcpy(&args, parameters[0], sizeof args);
-  int status = did("cuLaunchKernel", " %s grid %u %u %u block %u shared %u stream %llu", function->name.c_str(), gx, gy, gz, bx,
+  int status = did(__func__, " %s grid %u %u %u block %u shared %u stream %llu", function->name.c_str(), gx, gy, gz, bx,
                    shared, as_number(stream));
   if (function->name == "gconv_copy")
     for (int i = 1; i <= 2; ++i) did("map", " at %llu", *(Address*)parameters[i]);

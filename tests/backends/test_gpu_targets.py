@@ -7,7 +7,7 @@ from typing import Any, Callable
 
 import pytest
 
-from gconvdsl.backends import base, bindings, compilers, cuda, cuda_driver, hip, toolchain
+from gconvdsl.backends import base, bindings, compilers, cuda, cuda_driver, hip, hip_driver, toolchain
 from gconvdsl.errors import CompileError, GconvError, LaunchError
 
 AMD_SOURCE = """#define __global__ __attribute__((global))
@@ -95,26 +95,11 @@ def test_the_kernel_drivers_list_of_gpus(tmp_path: Path) -> None:
     for node, text in enumerate(listed):
         (tmp_path / str(node)).mkdir()
         (tmp_path / str(node) / "properties").write_text(text)
-    assert hip.read_kfd(tmp_path) == {"0000:c1:00.0": "gfx90a", "0001:06:00.0": "gfx942", "0000:00:01.0": "gfx1100",
+    assert hip_driver.read_kfd(tmp_path) == {"0000:c1:00.0": "gfx90a", "0001:06:00.0": "gfx942", "0000:00:01.0": "gfx1100",
                                       "0000:00:02.0": "gfx1250"}
-    assert hip.read_kfd(tmp_path / "absent") == {}
+    assert hip_driver.read_kfd(tmp_path / "absent") == {}
 
 
-FAKE_HIP = """
-#include <cstring>
-extern "C" int hipGetDeviceCount(int* count) { *count = COUNT; return COUNT ? 0 : 100; }
-extern "C" int hipRuntimeGetVersion(int* version) { *version = 60443484; return 0; }
-extern "C" int hipDeviceTotalMem(size_t* bytes, int device) { *bytes = 1000u + device; return 0; }
-extern "C" int hipDeviceGetName(char* name, int length, int device) {
-  strncpy(name, device ? "second" : "first", length);
-  return 0;
-}
-extern "C" int hipDeviceGetPCIBusId(char* id, int length, int device) {
-  strncpy(id, device ? "0000:C1:00.0" : "0001:06:00.0", length);
-  return 0;
-}
-extern "C" const char* hipGetErrorString(int) { return "no ROCm-capable device is detected"; }
-"""
 FAKE_CUDA = """
 #include <cstring>
 extern "C" int cuInit(unsigned) { return COUNT ? 0 : 100; }
@@ -143,22 +128,6 @@ def fake_library(require_tool: Callable[..., Any]) -> Callable[..., str]:
         return str(toolchain.compile_cached(tool, source, [f"-DCOUNT={count}", "-shared", "-fPIC"], target="test", arch="any",
                                             kernel="fake", source_name="fake.cpp", output_name="fake.so").path)
     return build
-
-
-def test_amd_devices_are_those_of_the_runtime(fake_library: Callable[..., str], tmp_path: Path,
-                                              monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = {"1": "gfx_target_version 90010\nlocation_id 49408\n", "2": "gfx_target_version 90402\nlocation_id 1536\ndomain 1\n"}
-    for node, text in listed.items():
-        (tmp_path / node).mkdir()
-        (tmp_path / node / "properties").write_text(text)
-    monkeypatch.setattr(hip, "_KFD", tmp_path)
-    monkeypatch.setattr(hip, "_LIBRARIES", (fake_library(FAKE_HIP, 2),))
-    found = hip.HipBackend().detect()
-    assert found.available and found.arch == "gfx942"
-    assert [(one.name, one.arch, one.memory) for one in found.devices] == [("first", "gfx942", 1000), ("second", "gfx90a", 1001)]
-    monkeypatch.setattr(hip, "_LIBRARIES", (fake_library(FAKE_HIP, 0),))
-    hidden = hip.HipBackend().detect()
-    assert not hidden.available and hidden.devices == () and "HIP_VISIBLE_DEVICES" in hidden.reason
 
 
 # --- NVIDIA

@@ -1,4 +1,4 @@
-"""Kernels of a cubin on NVIDIA devices: loading, and launching a plan on a stream."""
+"""Kernels of a cubin or code object on GPUs: loading, and launching a plan on a stream."""
 
 from __future__ import annotations
 
@@ -8,26 +8,24 @@ from typing import TYPE_CHECKING, Any
 from ..errors import error
 from ..plan import addresses
 from .base import Artifact
-from .cuda_driver import Driver
-from .cuda_memory import Place
 from .cuda_tensor_map import maps_of
+from .gpu_driver import Driver
+from .gpu_memory import Place
 
 if TYPE_CHECKING:
     from ..plan import Launch, Plan
 
-__all__ = ["CudaModule", "launch"]
+__all__ = ["GpuModule", "launch"]
 
 _MAX_DYNAMIC_SHARED = 8         # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_SHARED_BY_DEFAULT = 48 << 10
-"""Bytes of dynamic shared memory that a kernel may have without asking (CUDA programming guide, compute capabilities)."""
 
 _loaded: dict[tuple[str, int], Any] = {}
-"""(path, device) -> module handle. Kept to the end of the process: a CUDA graph may hold functions of a forgotten kernel."""
+"""(path, device) -> module handle. Kept to the end of the process: a graph may hold functions of a forgotten kernel."""
 _lock = threading.RLock()
 
 
-class CudaModule:
-    """A cubin; loaded on each device when first launched there, so that kernels for absent devices can be had as well."""
+class GpuModule:
+    """A kernel file; loaded on each device when first launched there, so that kernels for absent devices can be had as well."""
 
     def __init__(self, artifact: Artifact) -> None:
         self.path, self._compiler = str(artifact.path), str(artifact.meta.get("tool", ""))
@@ -45,28 +43,28 @@ class CudaModule:
         if function is None:
             with _lock:
                 function = self._functions[key] = self._find(driver, place, launch.kernel)
-        if launch.shared > self._shared.get(key, _SHARED_BY_DEFAULT):
-            driver.call("cuFuncSetAttribute", function, _MAX_DYNAMIC_SHARED, launch.shared, kernel=launch.kernel)
+        if launch.shared > self._shared.get(key, driver.dynamic_shared):
+            driver.call("FuncSetAttribute", function, _MAX_DYNAMIC_SHARED, launch.shared, kernel=launch.kernel)
             self._shared[key] = launch.shared
         return function
 
     def _find(self, driver: Driver, place: Place, name: str) -> Any:
         function = driver.ffi.new("void **")
-        if driver.lib.cuModuleGetFunction(function, self._load(driver, place), name.encode()):
+        if driver.function("ModuleGetFunction")(function, self._load(driver, place), name.encode()):
             raise error("launch.load", path=self.path, reason=f"it has no kernel {name}")
         return function[0]
 
     def _load(self, driver: Driver, place: Place) -> Any:
         if (self.path, place.device) not in _loaded:
             module = driver.ffi.new("void **")
-            status = driver.lib.cuModuleLoadData(module, driver.ffi.from_buffer(self._image))
+            status = driver.function("ModuleLoadData")(module, driver.ffi.from_buffer(self._image))
             if status:
                 raise driver.image_failure(status, self.path, self._compiler)
             _loaded[self.path, place.device] = module[0]
         return _loaded[self.path, place.device]
 
 
-def launch(driver: Driver, place: Place, module: CudaModule, plan: Plan, args: bytes) -> None:
+def launch(driver: Driver, place: Place, module: GpuModule, plan: Plan, args: bytes) -> None:
     """The launches of a plan in order on the place's stream; every kernel gets ``args`` by value, then its tensor maps. Does not wait."""
     block = driver.ffi.cast("void *", driver.ffi.from_buffer(args))
     stream = driver.ffi.cast("void *", place.stream)
@@ -75,7 +73,7 @@ def launch(driver: Driver, place: Place, module: CudaModule, plan: Plan, args: b
             function = module.function(driver, place, one)
             maps = _maps(driver, one, args)
             parameters = driver.ffi.new("void *[]", [block, *(pointer for pointer, _ in maps)])
-            driver.call("cuLaunchKernel", function, *one.grid, one.block, 1, 1, one.shared, stream, parameters, driver.ffi.NULL,
+            driver.call("LaunchKernel", function, *one.grid, one.block, 1, 1, one.shared, stream, parameters, driver.ffi.NULL,
                         kernel=one.kernel)
 
 
