@@ -38,7 +38,7 @@ def lower(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, target: 
         from .lower_cpu import lower_cpu
 
         return lower_cpu(spec, problem, config, arch)
-    family = find_family(problem, config, arch)
+    family = find_family(problem, config, arch, target, spec)
     if family is not None:
         return family(spec, problem, config, arch)
     from .lower import lower as lower_gpu

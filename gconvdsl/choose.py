@@ -162,7 +162,7 @@ def resolve_target(target: str | None = None, arch: str | None = None) -> tuple[
 
 # --- candidates
 
-def _candidates(problem: ConvProblem, config: KernelConfig, target: str, arch: str,
+def _candidates(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, target: str, arch: str,
                 passed: list[Fallback]) -> Iterator[KernelConfig]:
     """Configurations to try, best first. What had to be replaced before any could be formed is added to ``passed``."""
     if target == "cpu":
@@ -171,7 +171,7 @@ def _candidates(problem: ConvProblem, config: KernelConfig, target: str, arch: s
     if _beyond_limits(problem, arch):
         yield config.resolved(tile=None, pipeline=config.pipeline[:1])
         return
-    if find_family(problem, config, arch) is not None:
+    if find_family(problem, config, arch, target, spec) is not None:
         yield config
     config = _with_tile(problem, config, arch, passed)
     for name in _pipelines(config):
@@ -285,7 +285,7 @@ def _decide(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, backen
             compiled: bool) -> Decision:
     passed: list[Fallback] = []
     last: GconvError | None = None
-    for candidate in _candidates(problem, config, backend.name, arch, passed):
+    for candidate in _candidates(spec, problem, config, backend.name, arch, passed):
         outcome = _try(spec, problem, candidate, backend, arch, compiled)
         if isinstance(outcome, Decision):
             return replace(outcome, asked=config, fallbacks=tuple(passed), source=_source(config, backend.name))

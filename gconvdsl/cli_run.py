@@ -81,8 +81,7 @@ def _row(title: str, outcome: Outcome) -> tuple[str, ...]:
 
 
 def _short(outcome: Outcome) -> str:
-    arch = outcome.target.partition(":")[2]
-    return family_name(outcome.problem, outcome.config or KernelConfig(), arch) or choose.short_config(outcome.config or KernelConfig())
+    return family_name(outcome.problem, outcome.config or KernelConfig(), outcome.target) or choose.short_config(outcome.config or KernelConfig())
 
 
 def _target_text(text: str | None) -> str:

@@ -59,7 +59,7 @@ class Explanation:
     def _what(self, config: KernelConfig) -> str:
         if self.target.startswith("cpu"):
             return "native C++"
-        family = family_name(self.problem, config, self.target.partition(":")[2])
+        family = family_name(self.problem, config, self.target)
         return f"the family {family}" if family else choose.describe_config(config)
 
     def _chosen(self) -> list[str]:

@@ -21,15 +21,22 @@ __all__ = ["family_name", "find_family"]
 Lowering = Callable[[KernelSpec, ConvProblem, KernelConfig, str], "Lowered"]
 
 
-def find_family(problem: ConvProblem, config: KernelConfig, arch: str) -> Lowering | None:
-    """The lowering of the family for a problem, or None: implicit GEMM."""
+def find_family(problem: ConvProblem, config: KernelConfig, arch: str, target: str = "",
+                spec: KernelSpec | None = None) -> Lowering | None:
+    """The lowering of the family for a problem, or None: implicit GEMM.
+
+    ``target``: its name, for families that exist on one alone. ``spec``: the kernel, for families that do not serve every one.
+    """
     if config.identity() != KernelConfig().identity():
         return None
     from .lower_depthwise import is_depthwise, lower_depthwise
     from .lower_direct_weight import is_direct_weight, lower_direct_weight
+    from .lower_wgmma import is_wgmma, lower_wgmma
 
     if is_depthwise(problem):
         return _launchable(lower_depthwise, problem, arch)
+    if target == "cuda" and (spec is None or spec.prologue.op == "x") and is_wgmma(problem, arch):
+        return _launchable(lower_wgmma, problem, arch)
     return _launchable(lower_direct_weight, problem, arch) if is_direct_weight(problem, arch) else None
 
 
@@ -42,7 +49,8 @@ def _launchable(lowering: Lowering, problem: ConvProblem, arch: str) -> Lowering
     return lowering if all(launch.fits for launch in plan.launches) else None
 
 
-def family_name(problem: ConvProblem, config: KernelConfig, arch: str) -> str:
-    """What a family is called in tables and explanations; empty for implicit GEMM."""
-    family = find_family(problem, config, arch)
+def family_name(problem: ConvProblem, config: KernelConfig, target: str) -> str:
+    """What a family is called in tables and explanations; empty for implicit GEMM. ``target`` is spelt with its arch."""
+    name, _, arch = target.partition(":")
+    family = find_family(problem, config, arch, name)
     return family.__name__.removeprefix("lower_") if family else ""
