@@ -198,6 +198,7 @@ struct WgmmaConv {
       for (int t = 0; t < S::kTiles; ++t) hw::wgmma_take(acc[t]);
       if (!S::kResident) stage.give_before();
       window.give_before();
+      if (S::kResident && !fresh) stage.skip_round();
       have = p.weights;
       store(a, p, group, acc, lds.staging(hw::wave_id()));
     }

@@ -53,6 +53,8 @@ struct Ring {
       phase ^= 1;
     }
   }
+  // The round that has just ended brought nothing new: its stages are in the phase that they were in.
+  GCONV_DEVICE void skip_round() { phase ^= 1; }
   // Producer: waits until the stage is empty and announces `bytes`; the barrier that the copies arrive at.
   GCONV_DEVICE hw::Mbarrier& take(int bytes) const {
     hw::mbarrier_wait(barriers.empty(index), phase);
