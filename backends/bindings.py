@@ -115,6 +115,10 @@ int cuTensorMapEncodeTiled(void *map, int data_type, unsigned int rank, void *ad
 int cuLaunchKernel(void *function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
                    unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared, void *stream,
                    void **parameters, void **extra);
+typedef struct { int id; int padding; int value[16]; } LaunchAttribute;
+typedef struct { unsigned int grid[3]; unsigned int block[3]; unsigned int shared; void *stream; LaunchAttribute *attributes;
+                 unsigned int count; } LaunchConfig;
+int cuLaunchKernelEx(const LaunchConfig *config, void *function, void **parameters, void **extra);
 """
 
 

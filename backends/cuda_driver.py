@@ -40,6 +40,7 @@ class CudaDriver(Driver):
     update_hint = "Update the driver, or compile with an older toolkit (GCONV_NVCC)."
     broken_hint = "compute-sanitizer python3 SCRIPT shows where it happens."
     dynamic_shared = 48 << 10           # CUDA programming guide, compute capabilities
+    overlaps = True
 
     def __init__(self, library: str) -> None:
         from ._cuda_api import ffi

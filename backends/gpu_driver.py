@@ -16,7 +16,7 @@ __all__ = ["Driver", "first_library"]
 
 _OUT_OF_MEMORY = 2
 _NOT_THIS_KERNEL = {1, 9, 701, 720}     # invalid value or configuration, out of resources: another configuration may do
-_OF_A_LAUNCH = ("LaunchKernel", "FuncSetAttribute", "TensorMapEncodeTiled")
+_OF_A_LAUNCH = ("LaunchKernel", "LaunchKernelEx", "FuncSetAttribute", "TensorMapEncodeTiled")
 _CAPTURE = range(900, 909)
 _BAD_IMAGE = {200, 209, 218, 222}
 
@@ -106,6 +106,8 @@ class Driver(ABC):
     broken_hint: ClassVar[str]
     dynamic_shared: ClassVar[int]
     """Bytes of LDS that a launch may ask for beyond the kernel's own without `FuncSetAttribute`."""
+    overlaps: ClassVar[bool] = False
+    """Whether a launch may start while the one before it ends (``plan.Launch.overlaps``)."""
 
     @property
     @abstractmethod

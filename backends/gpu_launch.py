@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["GpuModule", "launch"]
 
 _MAX_DYNAMIC_SHARED = 8         # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_OVERLAPS = 6                   # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 
 _loaded: dict[tuple[str, int], Any] = {}
 """(path, device) -> module handle. Kept to the end of the process: a graph may hold functions of a forgotten kernel."""
@@ -73,8 +74,13 @@ def launch(driver: Driver, place: Place, module: GpuModule, plan: Plan, args: by
             function = module.function(driver, place, one)
             maps = _maps(driver, one, args)
             parameters = driver.ffi.new("void *[]", [block, *(pointer for pointer, _ in maps)])
-            driver.call("LaunchKernel", function, *one.grid, one.block, 1, 1, one.shared, stream, parameters, driver.ffi.NULL,
-                        kernel=one.kernel)
+            if one.overlaps and driver.overlaps:
+                attribute = driver.ffi.new("LaunchAttribute[1]", [(_OVERLAPS, 0, [1])])
+                config = driver.ffi.new("LaunchConfig *", (one.grid, (one.block, 1, 1), one.shared, stream, attribute, 1))
+                driver.call("LaunchKernelEx", config, function, parameters, driver.ffi.NULL, kernel=one.kernel)
+            else:
+                driver.call("LaunchKernel", function, *one.grid, one.block, 1, 1, one.shared, stream, parameters, driver.ffi.NULL,
+                            kernel=one.kernel)
 
 
 def _maps(driver: Driver, one: Launch, args: bytes) -> list[tuple[Any, Any]]:

@@ -39,7 +39,8 @@ class Arch:
     opt-in). registers: 32-bit registers that one lane can have, accumulation registers included. register_file: 32-bit
     registers that one block can have in all. compute_units: of the usual device. direct_to_lds: bytes of the widest
     global-to-LDS load that bypasses registers, 0 for none. operand_copies: lanes that hold the same element of a matrix
-    instruction's operand. compiler: the compilers' name of it. target: that runs it natively.
+    instruction's operand. copy_engine: it copies boxes of tensors to LDS (sm_90). compiler: the compilers' name of it. target:
+    that runs it natively.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Arch:
     direct_to_lds: int
     instructions: tuple[Instruction, ...]
     operand_copies: int = 1
+    copy_engine: bool = False
 
     def instructions_for(self, dtype: str) -> tuple[Instruction, ...]:
         """The matrix instructions for inputs of this dtype (see `arithmetic`)."""

@@ -31,8 +31,11 @@ def find_family(problem: ConvProblem, config: KernelConfig, arch: str, target: s
         return None
     from .lower_depthwise import is_depthwise, lower_depthwise
     from .lower_direct_weight import is_direct_weight, lower_direct_weight
+    from .lower_row_weight import is_row_weight, lower_row_weight
     from .lower_wgmma import is_wgmma, lower_wgmma
 
+    if is_row_weight(problem, arch):
+        return _launchable(lower_row_weight, problem, arch)
     if is_depthwise(problem):
         return _launchable(lower_depthwise, problem, arch)
     if target == "cuda" and (spec is None or spec.prologue.op == "x") and is_wgmma(problem, arch):

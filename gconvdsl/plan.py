@@ -95,7 +95,9 @@ def addresses(args: bytes) -> dict[str, int]:
 class Launch:
     """One kernel launch. ``grid`` and ``block`` count blocks and threads (GPU-like targets); ``tasks`` counts calls (cpu).
 
-    ``maps``: tensor maps that the kernel gets behind the argument block; their plan is ``dense``.
+    ``maps``: tensor maps that the kernel gets behind the argument block; their plan is ``dense``. ``overlaps``: its blocks
+    may start before the launch in front of it has ended, where the target can do so; the kernel itself waits
+    (``hw::wait_for_launches``).
     """
 
     kernel: str
@@ -104,6 +106,7 @@ class Launch:
     shared: int = 0
     tasks: int = 0
     maps: tuple[TensorMap, ...] = ()
+    overlaps: bool = False
 
     @property
     def fits(self) -> bool:

@@ -225,4 +225,19 @@ int cuLaunchKernel(void* handle, unsigned gx, unsigned gy, unsigned gz, unsigned
   compute(args);
   return 0;
 }
+// A launch with attributes (CUlaunchConfig): the log says which.
+struct LaunchAttribute {
+  int id, padding, value[16];
+};
+struct LaunchConfig {
+  unsigned grid[3], block[3], shared;
+  void* stream;
+  LaunchAttribute* attributes;
+  unsigned count;
+};
+int cuLaunchKernelEx(const LaunchConfig* config, void* handle, void** parameters, void** extra) {
+  for (unsigned i = 0; i < config->count; ++i) did("attribute", " %d %d", config->attributes[i].id, config->attributes[i].value[0]);
+  return cuLaunchKernel(handle, config->grid[0], config->grid[1], config->grid[2], config->block[0], config->block[1], config->block[2],
+                        config->shared, config->stream, parameters, extra);
+}
 }

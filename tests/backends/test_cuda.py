@@ -67,6 +67,17 @@ def test_memory_comes_from_a_pool_of_our_own(fake: Fake) -> None:
         assert fake.log(name) and all(line.endswith("stream 77") for line in fake.log(name)), name
 
 
+def test_a_launch_that_overlaps_the_one_before_it(fake: Fake) -> None:
+    backend = base.get("cuda")
+    module = backend.load(backend.compile("", "sm_90", "k"))
+    plan = Plan((Launch("gconv_a", (7, 2, 3), 96), Launch("gconv_c", (4, 1, 1), 32, 100, overlaps=True)), PROBLEM.args())
+    with backend.activate("sm_90", 0, 5):
+        backend.launch(module, plan, plan.args.pack(0, 0, 0))
+    assert fake.log("cuLaunchKernel", "attribute") == [
+        "cuLaunchKernel gconv_a grid 7 2 3 block 96 shared 0 stream 5", "attribute 6 1",
+        "cuLaunchKernel gconv_c grid 4 1 1 block 32 shared 100 stream 5"]
+
+
 def test_a_device_without_pools(fake: Fake) -> None:
     fake.lib.fake_pools(0)
     fake.expect(PROBLEM)

@@ -27,6 +27,24 @@ __device__ __forceinline__ void raise_priority() {}
 __device__ __forceinline__ void lower_priority() {}
 #define GCONV_SCHED_GROUP_BARRIER(mask, size, group)
 #define GCONV_SCHED_BARRIER()
+// A launch that overlaps the one before it (plan.Launch.overlaps): the first kernel lets it start, the second waits for what the first
+// has written.
+__device__ __forceinline__ void let_launches_start() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void wait_for_launches() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ bool any_lane(bool value) { return __any_sync(0xffffffffu, value) != 0; }
+// The same value, which the compiler then keeps in a register instead of computing it again where it is used.
+__device__ __forceinline__ int kept(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
 __device__ __forceinline__ unsigned multiply_high(unsigned a, unsigned b) { return __umulhi(a, b); }
 
 __device__ __forceinline__ float f16_to_float(unsigned short bits) {

@@ -57,6 +57,9 @@ GCONV_DEVICE void raise_priority() { __builtin_amdgcn_s_setprio(1); }
 GCONV_DEVICE void lower_priority() { __builtin_amdgcn_s_setprio(0); }
 #define GCONV_SCHED_GROUP_BARRIER(mask, size, group) __builtin_amdgcn_sched_group_barrier(mask, size, group)
 #define GCONV_SCHED_BARRIER() __builtin_amdgcn_sched_barrier(0)
+// Launches never overlap here.
+GCONV_DEVICE void let_launches_start() {}
+GCONV_DEVICE void wait_for_launches() {}
 GCONV_DEVICE unsigned multiply_high(unsigned a, unsigned b) { return ((unsigned long long)a * b) >> 32; }
 
 GCONV_DEVICE float f16_to_float(unsigned short bits) { return (float)bit_cast<_Float16>(bits); }

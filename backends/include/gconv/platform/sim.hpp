@@ -124,12 +124,20 @@ GCONV_DEVICE_INLINE unsigned shfl_xor(unsigned v, int mask, int line = __builtin
   return shfl(v, lane_id() ^ mask, line, file);
 }
 
+GCONV_DEVICE_INLINE bool any_lane(bool value, int line = __builtin_LINE(), const char* file = __builtin_FILE()) {
+  unsigned any = value;
+  for (int mask = 1; mask < kWave; mask *= 2) any |= shfl_xor(any, mask, line, file);
+  return any != 0;
+}
 // Hints and waits that have no meaning here: lanes run one at a time and every plain load is complete.
 GCONV_DEVICE_INLINE void sched_group_barrier(int, int, int) {}
 GCONV_DEVICE_INLINE void raise_priority() {}
 GCONV_DEVICE_INLINE void lower_priority() {}
 GCONV_DEVICE_INLINE void wait_lds(int) {}
 
+GCONV_DEVICE_INLINE void let_launches_start() {}
+GCONV_DEVICE_INLINE void wait_for_launches() {}
+GCONV_DEVICE_INLINE int kept(int value) { return value; }
 GCONV_DEVICE_INLINE unsigned multiply_high(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
 
 GCONV_DEVICE_INLINE float f16_to_float(unsigned short bits) { return sim::f16_to_float(bits); }
