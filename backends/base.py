@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 import numpy as np
 
@@ -104,6 +104,11 @@ class Backend(ABC):
     @abstractmethod
     def launch(self, module: Module, plan: Plan, args: bytes, stream: Any = None) -> None:
         """Run the launches of ``plan`` in order with the packed ``gconv::ConvArgs``. May return before they are done."""
+
+    def launcher(self, module: Module, plan: Plan) -> Callable[[Any], None] | None:
+        """What `launch` does with the argument block alone, everything else settled, on the active device as it is now and in the
+        order of whichever stream is active then; None where calls are not made ready. Valid while no GCONV_* variable changes."""
+        return None
 
     def family(self, arch: str) -> str:
         """The family whose tiles serve this arch."""

@@ -74,11 +74,21 @@ class CpuBackend(Backend):
         return _Library(artifact.path)
 
     def launch(self, module: Module, plan: Plan, args: bytes, stream: Any = None) -> None:
+        self.launcher(module, plan)(args)
+
+    def launcher(self, module: Module, plan: Plan) -> Callable[[Any], None]:
         from ._cpu_api import ffi
-        pool, count = _pool(), threads()
-        block = ffi.from_buffer(args)
-        for launch in plan.launches:
-            pool.gconv_parallel(module.function(launch.kernel), block, launch.tasks, count)
+
+        parallel, from_buffer = _pool().gconv_parallel, ffi.from_buffer
+        kernels = [(module.function(one.kernel), one.tasks) for one in plan.launches]
+
+        chosen = env.get("GCONV_THREADS")
+
+        def launch(args: Any) -> None:
+            block, count = from_buffer(args), chosen or _cores()
+            for kernel, tasks in kernels:
+                parallel(kernel, block, tasks, count)
+        return launch
 
 
 class _Foreign:
@@ -141,9 +151,10 @@ def probe(arch: str) -> tuple[Any, Callable[[str, bytes, int, int], None]]:
 
 def threads() -> int:
     """Threads to use: GCONV_THREADS, else the cores that this process may run on."""
-    chosen = env.get("GCONV_THREADS")
-    if chosen:
-        return int(chosen)
+    return int(env.get("GCONV_THREADS") or _cores())
+
+
+def _cores() -> int:
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:                       # not Linux

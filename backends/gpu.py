@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 import weakref
 from abc import abstractmethod
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
 
@@ -72,29 +73,8 @@ class GpuBackend(Backend):
             raise error("launch.device", target=self.name, reason=f"{self.missing} ({failure})",
                         hint="Install it, or run on target cpu.") from None
 
-    @contextmanager
-    def activate(self, arch: str, device: int | None = None, stream: int | None = None) -> Iterator[None]:
-        from .gpu_memory import Place
-
-        driver, before = self._driver(), getattr(self._local, "place", None)
-        place = Place(*self._chosen(driver, arch, device), stream or 0)
-        pushed = driver.enter(place.context)
-        self._local.place = place
-        try:
-            yield
-        finally:
-            self._local.place = before
-            if pushed:
-                driver.leave()
-
-    def _chosen(self, driver: Driver, arch: str, device: int | None) -> tuple[int, Any]:
-        """The ordinal and context of a device that runs kernels for an arch."""
-        fitting = [one.index for one in driver.devices if one.arch == arch and device in (None, one.index)]
-        if not fitting:
-            there = ", ".join(f"{self.name}:{one.index} {one.name} ({one.arch})" for one in driver.devices)
-            raise error("launch.device", target=f"{self.name}:{arch}", reason=f"the devices are {there}",
-                        hint="Name the arch of a device that is here, or none.")
-        return fitting[0], driver.context(fitting[0])
+    def activate(self, arch: str, device: int | None = None, stream: int | None = None) -> AbstractContextManager[None]:
+        return _Active(self._local, self._driver(), _place(self._driver(), arch, device, stream or 0))
 
     def _here(self, stream: int | None = None) -> Place:
         """The place made active, else that of the thread's current context, else the first device."""
@@ -136,9 +116,16 @@ class GpuBackend(Backend):
         return GpuModule(artifact)
 
     def launch(self, module: Any, plan: Plan, args: bytes, stream: int | None = None) -> None:
-        from .gpu_launch import launch
+        from .gpu_launch import launcher
 
-        launch(self._driver(), self._here(stream), module, plan, args)
+        place = self._here(stream)
+        launcher(self._driver(), place, module, plan)(args, place.stream)
+
+    def launcher(self, module: Any, plan: Plan) -> Callable[[Any], None]:
+        from .gpu_launch import launcher
+
+        run, local = launcher(self._driver(), self._here(), module, plan), self._local
+        return lambda args: run(args, local.place.stream)
 
     def _memory(self) -> Memory:
         from .gpu_memory import memory_of
@@ -167,6 +154,36 @@ class GpuBackend(Backend):
         end.driver.call("EventSynchronize", end.handle)
         end.driver.call("EventElapsedTime", time, start.handle, end.handle)
         return float(time[0])
+
+
+class _Active(AbstractContextManager[None]):
+    """While entered, the thread works in a place."""
+
+    def __init__(self, local: threading.local, driver: Driver, place: Place) -> None:
+        self._local, self._driver, self._place = local, driver, place
+
+    def __enter__(self) -> None:
+        self._before = getattr(self._local, "place", None)
+        self._pushed = self._driver.enter(self._place.context)
+        self._local.place = self._place
+
+    def __exit__(self, *_: object) -> None:
+        self._local.place = self._before
+        if self._pushed:
+            self._driver.leave()
+
+
+@lru_cache(maxsize=256)
+def _place(driver: Driver, arch: str, device: int | None, stream: int) -> Place:
+    """A device that runs kernels for an arch, and a stream there. Raises ``launch.device``."""
+    from .gpu_memory import Place
+
+    fitting = [one.index for one in driver.devices if one.arch == arch and device in (None, one.index)]
+    if not fitting:
+        there = ", ".join(f"{driver.target}:{one.index} {one.name} ({one.arch})" for one in driver.devices)
+        raise error("launch.device", target=f"{driver.target}:{arch}", reason=f"the devices are {there}",
+                    hint="Name the arch of a device that is here, or none.")
+    return Place(fitting[0], driver.context(fitting[0]), stream)
 
 
 class GpuEvent:

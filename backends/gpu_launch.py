@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from ..errors import error
 from ..plan import addresses
@@ -15,7 +15,7 @@ from .gpu_memory import Place
 if TYPE_CHECKING:
     from ..plan import Launch, Plan
 
-__all__ = ["GpuModule", "launch"]
+__all__ = ["GpuModule", "launcher"]
 
 _MAX_DYNAMIC_SHARED = 8         # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _OVERLAPS = 6                   # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -65,22 +65,25 @@ class GpuModule:
         return _loaded[self.path, place.device]
 
 
-def launch(driver: Driver, place: Place, module: GpuModule, plan: Plan, args: bytes) -> None:
-    """The launches of a plan in order on the place's stream; every kernel gets ``args`` by value, then its tensor maps. Does not wait."""
-    block = driver.ffi.cast("void *", driver.ffi.from_buffer(args))
-    stream = driver.ffi.cast("void *", place.stream)
-    for one in plan.launches:
-        if all(one.grid):
-            function = module.function(driver, place, one)
+def launcher(driver: Driver, place: Place, module: GpuModule, plan: Plan) -> Callable[[Any, int], None]:
+    """A function that makes the launches of a plan in order, given the argument block and a stream; every kernel gets the block
+    by value, then its tensor maps. It does not wait. The device is that of ``place``, whose context is current then."""
+    ffi, null, pointer, many = driver.ffi, driver.ffi.NULL, driver.ffi.typeof("void *"), driver.ffi.typeof("void *[]")
+    calls = [(module.function(driver, place, one), one) for one in plan.launches if all(one.grid)]
+
+    def launch(args: Any, stream: int) -> None:
+        block, handle = ffi.cast(pointer, ffi.from_buffer(args)), ffi.cast(pointer, stream)
+        for function, one in calls:
             maps = _maps(driver, one, args)
-            parameters = driver.ffi.new("void *[]", [block, *(pointer for pointer, _ in maps)])
+            parameters = ffi.new(many, [block, *(one_map for one_map, _ in maps)])
             if one.overlaps and driver.overlaps:
-                attribute = driver.ffi.new("LaunchAttribute[1]", [(_OVERLAPS, 0, [1])])
-                config = driver.ffi.new("LaunchConfig *", (one.grid, (one.block, 1, 1), one.shared, stream, attribute, 1))
-                driver.call("LaunchKernelEx", config, function, parameters, driver.ffi.NULL, kernel=one.kernel)
+                attribute = ffi.new("LaunchAttribute[1]", [(_OVERLAPS, 0, [1])])
+                config = ffi.new("LaunchConfig *", (one.grid, (one.block, 1, 1), one.shared, handle, attribute, 1))
+                driver.call("LaunchKernelEx", config, function, parameters, null, kernel=one.kernel)
             else:
-                driver.call("LaunchKernel", function, *one.grid, one.block, 1, 1, one.shared, stream, parameters, driver.ffi.NULL,
+                driver.call("LaunchKernel", function, *one.grid, one.block, 1, 1, one.shared, handle, parameters, null,
                             kernel=one.kernel)
+    return launch
 
 
 def _maps(driver: Driver, one: Launch, args: bytes) -> list[tuple[Any, Any]]:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from .plan import Lowered
 
 __all__ = [
-    "Decision", "Fallback", "FallbackWarning", "decide", "default_target", "describe_config", "detect_arch", "forget", "reject",
-    "resolve_target", "short_config",
+    "Decision", "Fallback", "FallbackWarning", "decide", "default_target", "describe_config", "detect_arch", "forget",
+    "generation", "reject", "resolve_target", "short_config",
 ]
 
 _NOT_OF_THE_KERNEL = ("compile.missing", "compile.arch", "launch.device", "launch.driver", "launch.memory", "launch.broken",
@@ -245,6 +245,7 @@ def _tile_misfit(problem: ConvProblem, config: KernelConfig, arch: str) -> str:
 _lock = threading.RLock()
 _turns: dict[tuple[Any, ...], threading.RLock] = {}
 _decisions: dict[tuple[Any, ...], Decision] = {}
+_generation = 0
 _failed: dict[str, tuple[KernelSpec, Fallback]] = {}
 _warned: set[str] = set()
 
@@ -366,11 +367,18 @@ def forget(spec: KernelSpec | None = None) -> None:
                 records.forget(identity)
 
 
+def generation() -> int:
+    """A number that changes when decisions are dropped: what was derived from earlier ones is out of date then."""
+    return _generation
+
+
 def _drop(spec: KernelSpec | None) -> None:
+    global _generation
     with _lock:
         for key in [key for key in _decisions if spec is None or key[0] == spec]:
             del _decisions[key]
             _turns.pop(key, None)
+        _generation += 1                # last: who reads the number and then finds an old decision must see it change
 
 
 def _warn(decision: Decision) -> None:

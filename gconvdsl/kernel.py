@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .backends.base import Backend
     from .choose import Decision
     from .explain import Explanation
+    from .ready import Call, Outcome
 
 __all__ = ["Kernel", "Signature", "Stats", "kernel"]
 
@@ -71,7 +72,8 @@ class Kernel(Shown):
         self._defaults = dict(defaults or {})
         self._lock = threading.Lock()
         self._used: dict[int, Decision] = {}                # by identity; holding them keeps the identities apart
-        self._stats = Stats()
+        self._hits, self._missed = 0, Stats()
+        self._bare: dict[str, Kernel] = {}
 
     def __repr__(self) -> str:
         return f"<{self.spec.direction} kernel {self._signature_text()}>"
@@ -97,7 +99,7 @@ class Kernel(Shown):
         ``out`` is written instead; ``out_dtype`` defaults to the inputs' dtype; ``problem`` (also as the last argument) is needed
         where it does not follow from the arrays; ``target`` such as "cpu" or "sim:gfx942".
         """
-        return self._run(args, named, out=out, out_dtype=out_dtype, problem=problem, target=target)
+        return self._run(args, named, out, out_dtype, problem, target)
 
     def __getitem__(self, stream: Any) -> Callable[..., Any]:
         """``kernel[stream](x, w, ...)`` launches on a stream of the target."""
@@ -118,43 +120,54 @@ class Kernel(Shown):
     def _run_as(self, direction: str, args: tuple[Any, ...], problem: ConvProblem | None, named: dict[str, Any]) -> Any:
         if len(args) > 2 and isinstance(args[2], ConvProblem):
             problem, args = args[2], (*args[:2], *args[3:])
-        options = {key: named.pop(key, None) for key in ("out", "out_dtype", "target")}
-        settled = problem.as_(direction) if isinstance(problem, ConvProblem) else problem
+        out, out_dtype, target = (named.pop(key, None) for key in ("out", "out_dtype", "target"))
+        settled = _turned(problem, direction) if isinstance(problem, ConvProblem) else problem
         if direction == self.spec.direction:
-            return self._run(args, named, problem=settled, **options)
-        bare = Kernel(self.spec.bare(direction))            # binds x, w by the names of that direction, and no operands
-        return self._execute(bare.spec, *bare._bind(args, named), problem=settled, **options)
+            return self._run(args, named, out, out_dtype, settled, target)
+        bare = self._gradient(direction)
+        return self._execute(bare, args, named, settled, out, out_dtype, target)
 
-    def _run(self, args: tuple[Any, ...], named: Mapping[str, Any], *, problem: Any = None, **options: Any) -> Any:
+    def _gradient(self, direction: str) -> Kernel:
+        """The bare convolution in another direction, which binds x, w by the names of that direction, and no operands."""
+        found = self._bare.get(direction)
+        if found is None:
+            found = self._bare[direction] = Kernel(self.spec.bare(direction))
+        return found
+
+    def _run(self, args: tuple[Any, ...], named: Mapping[str, Any], out: Any, out_dtype: Any, problem: Any, target: str | None,
+             stream: Any = None) -> Any:
         if problem is None and len(args) > 2 and isinstance(args[-1], ConvProblem):
             problem, args = args[-1], args[:-1]
-        spec, problem = self._settle(problem)
-        binder = self if spec is self.spec else Kernel(spec)
-        return self._execute(spec, *binder._bind(args, named), problem=problem, **options)
+        one, problem = self._settle(problem)
+        return self._execute(one, args, named, problem, out, out_dtype, target, stream)
 
-    def _execute(self, spec: KernelSpec, arrays: tuple[Any, Any], operands: dict[str, Any], **options: Any) -> Any:
-        from . import runner
+    def _execute(self, one: Kernel, args: tuple[Any, ...], named: Mapping[str, Any], problem: ConvProblem | None, out: Any,
+                 out_dtype: Any, target: str | None, stream: Any = None) -> Any:
+        """Run ``one``, this kernel or a gradient of it, and count the call here."""
+        perform, call, handle = _running()
+        spec, (arrays, operands) = one.spec, one._bind(args, named)
+        outcome = perform(call(spec, None, problem, arrays, operands, out, target, None, out_dtype, handle(stream), False))
+        self._count(outcome.decision)
+        return outcome.output
 
-        result = runner.execute(spec, None, options.pop("problem"), arrays, operands, options.pop("out", None),
-                                options.pop("target", None), timed=False, **options)
-        self._count(result.decision)
-        return result.output
-
-    def _settle(self, problem: Any) -> tuple[KernelSpec, ConvProblem | None]:
+    def _settle(self, problem: Any) -> tuple[Kernel, ConvProblem | None]:
         """What a problem asks of this kernel: itself, or the bare convolution in the problem's direction.
 
         Problems are forward unless they say otherwise, so a backward kernel takes a forward problem as its own.
         """
         if problem is None:
-            return self.spec, None
+            return self, None
         problem = _given(problem, self)
         if problem.direction == "forward":
-            problem = problem.as_(self.spec.direction)
-        return (self.spec if problem.direction == self.spec.direction else self.spec.bare(problem.direction)), problem
+            problem = _turned(problem, self.spec.direction)
+        return (self if problem.direction == self.spec.direction else self._gradient(problem.direction)), problem
 
     def _bind(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[tuple[Any, Any], dict[str, Any]]:
         """The two arrays, and the operands by name."""
-        names = [*self._arguments, *(one.name for one in self.spec.operands)]
+        operands = [one.name for one in self.spec.operands]
+        if not named and len(args) == 2 + len(operands):
+            return (args[0], args[1]), dict(zip(operands, args[2:]))
+        names = [*self._arguments, *operands]
         if len(args) > len(names):
             raise self._misfit("array.extra", f"argument number {len(names) + 1}")
         bound = {**self._defaults, **dict(zip(names, args))}
@@ -168,7 +181,7 @@ class Kernel(Shown):
         for name in names:
             if name not in bound:
                 raise self._misfit("array.missing", name)
-        return (bound.pop(names[0]), bound.pop(names[1])), bound
+        return (bound[names[0]], bound[names[1]]), {name: bound[name] for name in operands}
 
     def _misfit(self, code: str, name: str) -> GconvError:
         return error(code, kernel=self.spec.name, name=name, signature=self._signature_text())
@@ -180,22 +193,23 @@ class Kernel(Shown):
 
     # --- what was used
 
-    def _count(self, decision: Decision | None) -> None:
+    def _count(self, decision: Decision) -> None:
         if decision is None:
             return
         with self._lock:
-            old = self._stats
             if id(decision) in self._used:
-                self._stats = old._replace(hits=old.hits + 1)
+                self._hits += 1
                 return
             self._used[id(decision)] = decision
             compiled = decision.built is not None and not decision.built.artifact.cached
-            self._stats = Stats(old.hits, old.misses + 1, old.compiles + compiled, old.fallbacks + len(decision.fallbacks))
+            old = self._missed
+            self._missed = Stats(0, old.misses + 1, old.compiles + compiled, old.fallbacks + len(decision.fallbacks))
 
     @property
     def stats(self) -> Stats:
         """Counts of hits, misses, compiles and fallbacks."""
-        return self._stats
+        with self._lock:
+            return self._missed._replace(hits=self._hits)
 
     @property
     def signatures(self) -> list[Signature]:
@@ -208,10 +222,10 @@ class Kernel(Shown):
         from . import choose
 
         with self._lock:
-            used, self._used, self._stats = list(self._used.values()), {}, Stats()
+            used, self._used, self._hits, self._missed = list(self._used.values()), {}, 0, Stats()
         old = self.spec
         if self.py_func is not None:
-            self.spec = trace(self.py_func, old.config)
+            self.spec, self._bare = trace(self.py_func, old.config), {}
         for spec in {old, *(one.spec for one in used)}:
             choose.forget(spec)
         for one in used:
@@ -266,10 +280,9 @@ class Kernel(Shown):
 
         if args and isinstance(args[-1], ConvProblem):
             problem, args = args[-1], args[:-1]
-        spec, settled = self._settle(problem)
-        binder = self if spec is self.spec else Kernel(spec)
-        arrays = binder._bind(args, named)[0] if args or named or settled is None else ()
-        spec, found = runner.plan_call(spec, settled, arrays)
+        one, settled = self._settle(problem)
+        arrays = one._bind(args, named)[0] if args or named or settled is None else ()
+        spec, found = runner.plan_call(one.spec, settled, arrays)
         return spec, kernel_problem(found, bind_inputs(found, *arrays)[0]) if arrays else found
 
     def _decide(self, args: tuple[Any, ...], named: Mapping[str, Any], target: str | None, arch: str | None, problem: Any = None,
@@ -281,8 +294,8 @@ class Kernel(Shown):
 
 
 def _run_on_stream(kernel: Kernel, stream: Any, /, *args: Any, **named: Any) -> Any:
-    options = {key: named.pop(key, None) for key in ("out", "out_dtype", "problem", "target")}
-    return kernel._run(args, named, stream=stream, **options)
+    out, out_dtype, problem, target = (named.pop(key, None) for key in ("out", "out_dtype", "problem", "target"))
+    return kernel._run(args, named, out, out_dtype, problem, target, stream)
 
 
 def _given(problem: Any, kernel: Kernel) -> ConvProblem:
@@ -291,6 +304,22 @@ def _given(problem: Any, kernel: Kernel) -> ConvProblem:
         raise error("kernel.bind", kernel=kernel.spec.name, reason=f"problem is {described(problem)}",
                     hint="Pass a gconv.ConvProblem.")
     return problem
+
+
+@functools.cache
+def _running() -> tuple[Callable[[Call], Outcome], type[Call], Callable[[Any], int | None]]:
+    """What a call needs of the modules that are not imported for a declaration."""
+    from .devicearrays import stream_handle
+    from .ready import Call
+    from .runner import perform
+
+    return perform, Call, stream_handle
+
+
+@functools.lru_cache(maxsize=256)
+def _turned(problem: ConvProblem, direction: str) -> ConvProblem:
+    """The problem in a direction: one object for equal problems, so that calls with it are known again (`prepared`)."""
+    return problem.as_(direction)
 
 
 def _target(target: str | None, arch: str | None) -> str | None:

@@ -19,7 +19,7 @@ from .errors import error
 from .problem import ConvProblem
 from .spec import KernelSpec
 
-__all__ = ["BoundOperands", "bind_operands"]
+__all__ = ["BoundOperands", "bind_operands", "number_of"]
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,21 @@ class BoundOperands:
         """With every ``like_y`` array in the strides of ``result``, aligned to ``alignment`` bytes; copies if need be."""
         if not self.likes:
             return self
-        fits = {i: like.view == result.view and like.address % alignment == 0 for i, like in self.likes.items()}
-        return replace(self, likes={i: like if fits[i] else _restride(like, result) for i, like in self.likes.items()})
+        return replace(self, likes={i: like if _matches(like, result, alignment) else _restride(like, result)
+                                    for i, like in self.likes.items()})
+
+    def match(self, result: Bound, alignment: int = 1) -> bool:
+        """Whether every ``like_y`` array has these strides and this alignment already."""
+        return all(_matches(like, result, alignment) for like in self.likes.values())
 
     def addresses(self) -> dict[int, int]:
         """Addresses by operand index, in the memory where the arrays lie."""
         vectors = {i: address_of(vector) for i, vector in self.vectors.items()}
         return {**vectors, **{i: like.address for i, like in self.likes.items()}}
+
+
+def _matches(like: Bound, result: Bound, alignment: int) -> bool:
+    return like.view == result.view and like.address % alignment == 0
 
 
 def bind_operands(spec: KernelSpec, problem: ConvProblem, given: Mapping[str, Any]) -> BoundOperands:
@@ -66,14 +74,14 @@ def _signature(spec: KernelSpec) -> str:
 
 def _bind_one(bound: BoundOperands, index: int, kind: str, name: str, value: Any, problem: ConvProblem) -> None:
     if kind == "scalar":
-        bound.scalars[index] = _scalar(value, name)
+        bound.scalars[index] = number_of(value, name)
     elif kind == "like_y":
         bound.likes[index] = bind(problem, problem.result, value, name, problem.out_dtype)
     else:
         bound.vectors[index] = _vector(value, name, problem.K if kind == "per_k" else problem.C, "K" if kind == "per_k" else "C")
 
 
-def _scalar(value: Any, name: str) -> float:
+def number_of(value: Any, name: str) -> float:
     """The number as float32 has it; what is finite must stay finite."""
     number = value.item() if getattr(value, "shape", None) == () else value
     if isinstance(number, (int, float)) and not isinstance(number, bool):

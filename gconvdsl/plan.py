@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, Any, Mapping, Sequence
 if TYPE_CHECKING:
     from .tensor_map import TensorMap
 
-__all__ = ["ConvArgs", "GRID_THREADS", "GRID_X", "GRID_YZ", "Launch", "Lowered", "MAX_OPERANDS", "Plan", "TensorView", "addresses",
-           "fast_divisor", "three"]
+__all__ = ["ArgumentBlock", "ConvArgs", "GRID_THREADS", "GRID_X", "GRID_YZ", "Launch", "Lowered", "MAX_OPERANDS", "POINTERS", "Plan",
+           "TensorView", "addresses", "fast_divisor", "three"]
 
 GRID_X, GRID_THREADS, GRID_YZ = 2 ** 31, 2 ** 32, 2 ** 16
 """Blocks and threads along a grid's x, and blocks along y and z, stay below these: the launch interfaces count in these widths."""
 
 MAX_OPERANDS = 8
 _VIEW = "6q"
-_LAYOUT = struct.Struct(f"<4P{MAX_OPERANDS}P{_VIEW}{_VIEW}{_VIEW}{MAX_OPERANDS}f2i3i3i3ii8I".replace("P", "Q"))
+POINTERS = ("x", "w", "y", "workspace", *range(MAX_OPERANDS))
+"""What the pointers at the beginning of the block belong to; operands by index."""
+_LAYOUT = struct.Struct(f"<{len(POINTERS)}Q{_VIEW}{_VIEW}{_VIEW}{MAX_OPERANDS}f2i3i3i3ii8I")
+_ADDRESSES, _SCALARS = struct.Struct(f"<{len(POINTERS)}Q"), struct.Struct(f"<{MAX_OPERANDS}f")
+_SCALARS_AT = struct.calcsize(f"<{len(POINTERS)}Q{_VIEW}{_VIEW}{_VIEW}")
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,22 @@ class ConvArgs:
 
 def addresses(args: bytes) -> dict[str, int]:
     """The addresses in a packed argument block, by the operand names of tensor maps."""
-    return dict(zip(("x", "w", "y", "workspace"), struct.unpack_from("<4Q", args)))
+    return dict(zip(POINTERS[:4], struct.unpack_from("<4Q", args)))
+
+
+class ArgumentBlock:
+    """The bytes of an argument block, to be copied and filled for each call."""
+
+    def __init__(self, args: ConvArgs) -> None:
+        self._bytes = args.pack(0, 0, 0)
+
+    def filled(self, pointers: Sequence[int], scalars: Sequence[float] = ()) -> bytearray:
+        """A copy with addresses in the order of `POINTERS`, and all scalars if there are any."""
+        block = bytearray(self._bytes)
+        _ADDRESSES.pack_into(block, 0, *pointers)
+        if scalars:
+            _SCALARS.pack_into(block, _SCALARS_AT, *scalars)
+        return block
 
 
 @dataclass(frozen=True)

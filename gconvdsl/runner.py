@@ -1,36 +1,36 @@
 """Running a kernel on arrays: the one path behind kernel calls, `Runner` and the command line.
 
-find the place -> bind arrays -> choose a kernel -> launch; a launch that fails goes back to the choice.
+find the place -> bind arrays -> choose a kernel -> launch; a launch that fails goes back to the choice. A call like an earlier one
+skips all of that but the launch (`prepared`, `ready`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Hashable, Mapping, Sequence
 
 import numpy as np
 
-from . import choose
+from . import choose, prepared
 from .arrays import (
-    Bound, argument_names, bind_inputs, bind_out, check_declared, compact, copy_out, infer_problem, kernel_problem, kernel_takes,
-    to_caller,
+    Bound, argument_names, bind_inputs, bind_out, check_declared, copy_out, infer_problem, kernel_problem, to_caller,
 )
-from .build import ANY_STRIDES
 from .config import KernelConfig
-from .devicearrays import DeviceArray, adopt, stream_handle
+from .devicearrays import adopt, stream_handle
 from .errors import GconvError, LaunchError, error
+from .fitting import fitted, uploads
 from .operands import BoundOperands, bind_operands
 from .placement import Placement, place
 from .problem import ConvProblem
+from .ready import Call, Outcome, make_ready
 from .shown import Shown
 from .spec import ConvParams, KernelSpec
 
 if TYPE_CHECKING:
     from .backends.base import Backend
-    from .plan import Plan, TensorView
 
-__all__ = ["Result", "Runner", "bare_spec", "execute", "plan_call"]
+__all__ = ["Result", "Runner", "bare_spec", "execute", "perform", "plan_call"]
 
 
 @dataclass(frozen=True)
@@ -119,24 +119,56 @@ def execute(spec: KernelSpec, config: KernelConfig | None, problem: ConvProblem 
     of the arrays' library; ``poison`` fills the workspace with NaN first, so that a kernel that reads what it did not write
     cannot be right. ``timed=False`` leaves arrays of a GPU to be finished in the order of the stream, without waiting.
     """
-    handle = stream_handle(stream)
-    names = argument_names(problem.direction if problem is not None else spec.direction)
-    arrays = [adopt(array, name, handle) for name, array in zip(names, arrays)]
-    given = {name: _adopted_operand(spec, name, value, handle) for name, value in (operands or {}).items()}
-    mine = adopt(out, "out", handle)
-    spec, problem = plan_call(spec, problem, arrays, out_dtype)
-    where = place(arrays[0], target, arch, handle)
-    _check_places(where, spec, dict(zip(names, arrays)), given, mine)
+    call = Call(spec, config, problem, arrays, operands or {}, out, target, arch, out_dtype, stream_handle(stream), timed)
+    output, time_ms, decision = _whole_way(call, None, True) if poison else perform(call)
+    tflops = decision.problem.flops / time_ms / 1e9 if time_ms > 0 else 0.0
+    return Result(output, time_ms, tflops, decision.config, decision.target_text, decision.fallbacks, decision=decision)
+
+
+def perform(call: Call) -> Outcome:
+    """Run a call: as an earlier one like it, where that is possible."""
+    key = prepared.signature(call)
+    if key is None:                     # perhaps an array in GPU memory of another library
+        out, call = call.out, _adopted(call)
+        key = prepared.signature(call)
+        if out is not None:
+            return _performed(call, key)._replace(output=out)
+    return _performed(call, key)
+
+
+def _performed(call: Call, key: Hashable) -> Outcome:
+    ready = None if key is None else prepared.find(key)
+    outcome = None if ready is None else ready.run(call)
+    return _whole_way(call, key) if outcome is None else outcome
+
+
+def _whole_way(call: Call, key: Hashable, poison: bool = False) -> Outcome:
+    """Run a call, and make the next one like it ready if it has a key."""
+    before, taken = choose.generation(), _adopted(call)
+    arrays, names = taken.arrays, argument_names(call.problem.direction if call.problem is not None else call.spec.direction)
+    spec, problem = plan_call(call.spec, call.problem, arrays, call.out_dtype)
+    where = place(arrays[0], call.target, call.arch, call.stream)
+    _check_places(where, spec, dict(zip(names, arrays)), taken.operands, taken.out)
     with where.entered():
         inputs = bind_inputs(problem, *map(where.taken, arrays))
-        extra = bind_operands(spec, problem, {name: where.taken(value) for name, value in given.items()})
-        result = bind_out(problem, where.taken(mine), inputs[0], [*inputs, *extra.likes.values()])
-        config = spec.config if config is None else config
+        extra = bind_operands(spec, problem, {name: where.taken(value) for name, value in taken.operands.items()})
+        result = bind_out(problem, where.taken(taken.out), inputs[0], [*inputs, *extra.likes.values()])
+        config = spec.config if call.config is None else call.config
         decision = choose.decide(spec, kernel_problem(problem, inputs[0]), config, where.backend, where.arch)
-        decision, time_ms = _launch_some(decision, where.backend, inputs, extra, result, poison, timed)
-        output = to_caller(result) if out is None else out
-    tflops = problem.flops / time_ms / 1e9 if time_ms > 0 else 0.0
-    return Result(output, time_ms, tflops, decision.config, decision.target_text, decision.fallbacks, decision=decision)
+        decision, time_ms = _launch_some(decision, where.backend, inputs, extra, result, poison, call.timed)
+        if key is not None:
+            bound = dict(zip((*problem.operands, problem.result), (*inputs, result)))
+            prepared.keep(key, make_ready(call, before, where, decision, bound, extra))
+        output = to_caller(result) if call.out is None else call.out
+    return Outcome(output, time_ms, decision)
+
+
+def _adopted(call: Call) -> Call:
+    """With a `DeviceArray` for everything in GPU memory."""
+    names = argument_names(call.problem.direction if call.problem is not None else call.spec.direction)
+    arrays = [adopt(array, name, call.stream) for name, array in zip(names, call.arrays)]
+    operands = {name: _adopted_operand(call.spec, name, value, call.stream) for name, value in call.operands.items()}
+    return call._replace(arrays=arrays, operands=operands, out=adopt(call.out, "out", call.stream))
 
 
 def _adopted_operand(spec: KernelSpec, name: str, value: Any, stream: int | None) -> Any:
@@ -175,18 +207,13 @@ def _launch(decision: choose.Decision, backend: Backend, inputs: Sequence[Bound]
     """One launch, in milliseconds. Arrays whose strides the kernel cannot take are copied; the result likewise."""
     problem, plan = decision.problem, decision.lowered.plan
     names = (*problem.operands, problem.result)
-    bound = {name: _fitted(array, problem, name, plan, backend) for name, array in zip(names, (*inputs, result))}
+    bound = {name: fitted(array, problem, name, plan, backend) for name, array in zip(names, (*inputs, result))}
     extra = extra.matching(bound[problem.result], dict(plan.alignment).get(problem.result, 1))
-    run = _launch_through_buffers if _uploads(backend, result) else _launch_in_place
+    run = _launch_through_buffers if uploads(backend, result) else _launch_in_place
     time_ms = run(decision, backend, bound, extra, _workspace(backend, decision, poison), timed)
     if bound[problem.result] is not result:
         copy_out(bound[problem.result], result)
     return time_ms
-
-
-def _uploads(backend: Backend, bound: Bound) -> bool:
-    """Whether an array has to travel to the target's memory."""
-    return not backend.host_memory and not isinstance(bound.array, DeviceArray)
 
 
 def _workspace(backend: Backend, decision: choose.Decision, poison: bool) -> Any:
@@ -198,26 +225,6 @@ def _workspace(backend: Backend, decision: choose.Decision, poison: bool) -> Any
     if poison:
         backend.upload(scratch, np.full(size, 0xFF, np.uint8))
     return scratch
-
-
-def _fitted(bound: Bound, problem: ConvProblem, tensor: str, plan: Plan, backend: Backend) -> Bound:
-    """The array as the kernel takes it: itself, or a contiguous copy."""
-    if backend.name in ANY_STRIDES:
-        return bound
-    planned: TensorView = getattr(plan.args, tensor + "v")
-    if _uploads(backend, bound):
-        return bound if bound.view == planned else compact(bound, problem, tensor)
-    limits = dict(plan.alignment).get(tensor, 1), plan.offset_bits
-    contiguous = bound.view == planned and bound.address % limits[0] == 0
-    if contiguous or (not plan.dense and kernel_takes(bound, planned, _view_sizes(problem, tensor), *limits)):
-        return bound
-    return compact(bound, problem, tensor)
-
-
-@lru_cache(maxsize=256)
-def _view_sizes(problem: ConvProblem, tensor: str) -> tuple[int, ...]:
-    """The sizes along the strides of a `TensorView`."""
-    return problem.view(tensor, problem.sizes(tensor)).flat()
 
 
 def _launch_in_place(decision: choose.Decision, backend: Backend, bound: Mapping[str, Bound], extra: BoundOperands, scratch: Any,

@@ -13,7 +13,7 @@ import pytest
 
 import gconvdsl as gconv
 from cuda_harness import PROBLEM, TILE, DeviceValues, Fake, case, run, view
-from gconvdsl import devicearrays, dlpack
+from gconvdsl import devicearrays, dlpack, runner
 from gconvdsl.errors import ArrayError, GconvError, LaunchError
 
 
@@ -164,6 +164,9 @@ class Tensor:
 
     resolve_neg = detach
 
+    def is_neg(self) -> bool:
+        return False
+
     def stride(self) -> tuple[int, ...]:
         return tuple(stride // 4 for stride in self.values.strides)
 
@@ -182,7 +185,7 @@ def torch(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A module with what the package uses of torch; the current stream is a plain attribute."""
     module: Any = types.ModuleType("torch")
     module.strided, module.float32, module.version, module.made = "strided", "torch.float32", types.SimpleNamespace(hip=None), []
-    module.cuda = types.SimpleNamespace(now=21)
+    module.Tensor, module.cuda = Tensor, types.SimpleNamespace(now=21)
     module.cuda.current_stream = lambda device: types.SimpleNamespace(cuda_stream=module.cuda.now)
     module.cuda.default_stream = lambda device: types.SimpleNamespace(cuda_stream=0)
     module.cuda.ExternalStream = lambda handle, device: types.SimpleNamespace(cuda_stream=handle)
@@ -222,6 +225,66 @@ def test_torch_tensors_on_the_current_stream(fake: Fake, torch: Any, last: bool)
     assert fake.log("cuLaunchKernel")[0].endswith("stream 21") and not fake.log("cuStreamSynchronize", "cuMemcpyHtoDAsync_v2")
     y = run(PROBLEM, x, w, stream=types.SimpleNamespace(cuda_stream=33)).output
     assert (y, 33) in torch.made and torch.cuda.now == 21 and fake.log("cuLaunchKernel")[-1].endswith("stream 33")
+
+
+# --- calls made ready
+
+def test_a_call_like_an_earlier_one_only_launches(fake: Fake, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, expected = case(PROBLEM)
+
+    def tensors(device: int) -> tuple[Tensor, Tensor]:
+        x, w = (fake.array(one.transpose(0, 3, 1, 2), device) for one in (a, b))
+        return Tensor(x), Tensor(w)
+
+    fake.expect(PROBLEM)
+    for device in (0, 1):
+        run(PROBLEM, *tensors(device), timed=False)
+    monkeypatch.setattr(runner, "_whole_way", lambda *_: pytest.fail("a call like this one has been made"))
+    for device, stream in ((0, 21), (1, 22), (0, 23)):
+        torch.cuda.now = stream
+        given = tensors(device)
+        fake.clear()
+        y = run(PROBLEM, *given, timed=False).output
+        assert torch.made[-1] == (y, stream) and y.device.index == device
+        np.testing.assert_array_equal(y.values.numpy().transpose(0, 2, 3, 1), expected)
+        assert [line.split()[0] for line in fake.log()] == ["cuLaunchKernel"], "of what the stand-in writes down"
+        assert fake.log("cuLaunchKernel")[0].endswith(f"stream {stream}")
+
+
+def test_device_arrays_made_ready_keep_the_order_of_streams(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    @gconv.kernel(tile=TILE, pipeline="basic_v1")
+    def biased(x, w, bias: gconv.PerK):
+        return gconv.conv(x, w) + bias
+
+    fake.expect(PROBLEM)
+    a, b, expected = case(PROBLEM)
+    bias = np.arange(6, dtype=np.float32)
+    x, w, vector = fake.array(a), fake.array(b), fake.array(bias)
+    out = fake.array(np.full_like(expected, np.nan))
+    biased[7](x, w, vector, problem=PROBLEM)
+    biased[7](x, w, vector, problem=PROBLEM, out=out)
+    monkeypatch.setattr(runner, "_whole_way", lambda *_: pytest.fail("a call like this one has been made"))
+    x.ready, w.ready, vector.ready = 9, 8, 7
+    fake.clear()
+    y = biased[8](x, w, vector, problem=PROBLEM)
+    assert y.stream == 8 and fake.log("cuStreamWaitEvent") == ["cuStreamWaitEvent stream 8"] * 2, "w is ready on that stream"
+    assert fake.log("cuLaunchKernel")[0].endswith("stream 8")
+    np.testing.assert_array_equal(view(y.address, y.shape, y.strides, y.dtype), expected + bias)
+    out.numpy()[...] = np.nan
+    assert biased[7](x, w, vector, problem=PROBLEM, out=out) is out
+    np.testing.assert_array_equal(out.numpy(), expected + bias)
+
+
+def test_an_address_that_is_not_aligned_takes_the_whole_way(fake: Fake) -> None:
+    fake.expect(PROBLEM)
+    a, b, expected = case(PROBLEM)
+    x, w = fake.array(a), fake.array(b)
+    run(PROBLEM, x, w, timed=False)
+    odd = fake.array(np.zeros(a.nbytes + 4, np.uint8))
+    odd.shape, odd.strides, odd.dtype, odd.address = x.shape, x.strides, x.dtype, odd.address + 2
+    for _ in range(2):
+        y = run(PROBLEM, odd, w, timed=False).output
+        np.testing.assert_array_equal(view(y.address, y.shape, y.strides, y.dtype), np.zeros_like(expected))
 
 
 # --- streams
