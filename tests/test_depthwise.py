@@ -8,6 +8,7 @@ import gconvdsl as gconv
 from gconvdsl.config import KernelConfig, Tile
 from gconvdsl.errors import NoKernelError
 from gconvdsl.lower_depthwise import is_depthwise, lower_depthwise
+from gconvdsl.lower_ring import is_ring
 from gconvdsl.lower_row_weight import is_row_weight
 from gconvdsl.runner import bare_spec, execute
 from gconvdsl.verify import verify
@@ -34,7 +35,8 @@ def _run(problem, target, spec=None, operands=None):
     def run(a, b, out):
         used = spec if spec is not None and spec.direction == problem.direction else bare_spec(problem.direction)
         result = execute(used, KernelConfig(), problem, (a, b), operands, out=out, target=target, poison=True)
-        served = "by rows" if by_rows(problem, target) else "depthwise"
+        ring = is_ring(problem, target.partition(":")[2]) and used.prologue.op == "x"
+        served = "row ring" if ring else "by rows" if by_rows(problem, target) else "depthwise"
         assert served in " ".join(result.decision.lowered.notes) and not result.config.pipeline
         return result.output
     return run

@@ -9,8 +9,6 @@
 
 namespace gconv {
 
-enum Direction { kForward, kBwdData, kBwdWeight };
-
 // Which part of the problem a block works on.
 struct BlockPlace {
   unsigned tile_m;    // number of its m tile

@@ -3,6 +3,8 @@
 
 namespace gconv {
 
+enum Direction { kForward, kBwdData, kBwdWeight };
+
 struct f16 {
   unsigned short bits;
 };

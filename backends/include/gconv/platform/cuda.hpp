@@ -41,10 +41,13 @@ __device__ __forceinline__ void wait_for_launches() {
 }
 __device__ __forceinline__ bool any_lane(bool value) { return __any_sync(0xffffffffu, value) != 0; }
 // The same value, which the compiler then keeps in a register instead of computing it again where it is used.
-__device__ __forceinline__ int kept(int value) {
+template <class T>
+__device__ __forceinline__ T kept(T value) {
+  static_assert(sizeof(T) == 4, "one register");
   asm volatile("" : "+r"(value));
   return value;
 }
+__device__ __forceinline__ unsigned shfl_xor(unsigned v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 __device__ __forceinline__ unsigned multiply_high(unsigned a, unsigned b) { return __umulhi(a, b); }
 
 __device__ __forceinline__ float f16_to_float(unsigned short bits) {
@@ -63,6 +66,17 @@ __device__ __forceinline__ unsigned short float_to_bf16(float value) {
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
   return bits;
 }
+// Two values in one register, the first in its low half.
+__device__ __forceinline__ unsigned float_to_f16x2(float low, float high) {
+  unsigned bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+__device__ __forceinline__ unsigned float_to_bf16x2(float low, float high) {
+  unsigned bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
 
 template <int Bytes, class Offset>
 __device__ __forceinline__ Raw<Bytes> load_or_zero(const void* base, Offset offset, bool valid) {
@@ -75,6 +89,12 @@ __device__ __forceinline__ unsigned lds_address(const void* p) { return (unsigne
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(lds_address(row)) : "memory");
+}
+// An address in LDS that is worth a register of its own, and the same matrices from there.
+typedef unsigned LdsAddress;
+__device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], LdsAddress row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(row) : "memory");
 }
 __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -94,17 +114,29 @@ __device__ __forceinline__ void async_copy_or_zero(void* lds_wave_base, const vo
                "l"((const char*)base + (valid ? offset : 0)), "r"(valid ? 16 : 0) : "memory");
 }
 __device__ __forceinline__ void async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void async_wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+template <int Groups>
+__device__ __forceinline__ void async_wait_but() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Groups) : "memory");
+}
+__device__ __forceinline__ void async_wait() { async_wait_but<0>(); }
 
 #define GCONV_MMA_K16(name, type)                                                                            \
   __device__ __forceinline__ void name(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {      \
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+    asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                            \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                        \
   }
 GCONV_MMA_K16(mma_m16n8k16_f16, "f16")
 GCONV_MMA_K16(mma_m16n8k16_bf16, "bf16")
 #undef GCONV_MMA_K16
+#define GCONV_MMA_K8(name, type)                                                                             \
+  __device__ __forceinline__ void name(float (&d)[4], const unsigned (&a)[2], const unsigned (&b)[1]) {      \
+    asm("mma.sync.aligned.m16n8k8.row.col.f32." type "." type ".f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};" \
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(b[0]));                 \
+  }
+GCONV_MMA_K8(mma_m16n8k8_f16, "f16")
+GCONV_MMA_K8(mma_m16n8k8_bf16, "bf16")
+#undef GCONV_MMA_K8
 
 __device__ __forceinline__ unsigned to_tf32(unsigned bits) {
   unsigned rounded;

@@ -137,13 +137,18 @@ GCONV_DEVICE_INLINE void wait_lds(int) {}
 
 GCONV_DEVICE_INLINE void let_launches_start() {}
 GCONV_DEVICE_INLINE void wait_for_launches() {}
-GCONV_DEVICE_INLINE int kept(int value) { return value; }
+template <class T>
+GCONV_DEVICE_INLINE T kept(T value) {
+  return value;
+}
 GCONV_DEVICE_INLINE unsigned multiply_high(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
 
 GCONV_DEVICE_INLINE float f16_to_float(unsigned short bits) { return sim::f16_to_float(bits); }
 GCONV_DEVICE_INLINE unsigned short float_to_f16(float value) { return sim::float_to_f16(value); }
 GCONV_DEVICE_INLINE float bf16_to_float(unsigned short bits) { return sim::bf16_to_float(bits); }
 GCONV_DEVICE_INLINE unsigned short float_to_bf16(float value) { return sim::float_to_bf16(value); }
+GCONV_DEVICE_INLINE unsigned float_to_f16x2(float low, float high) { return sim::float_to_f16(low) | (unsigned)sim::float_to_f16(high) << 16; }
+GCONV_DEVICE_INLINE unsigned float_to_bf16x2(float low, float high) { return sim::float_to_bf16(low) | (unsigned)sim::float_to_bf16(high) << 16; }
 
 // The vector at byte `offset` behind the block-uniform `base`, or zeros where it is not valid.
 template <int Bytes, class Offset>
@@ -191,6 +196,10 @@ constexpr int kAsyncBytes = 4;
 constexpr bool kAsyncWideOffsets = true;
 constexpr sim::CopyKind kDirectCopy = sim::kGroupedCopy;
 GCONV_DEVICE_INLINE void async_commit() { cp_async_commit(); }
+template <int Groups>
+GCONV_DEVICE_INLINE void async_wait_but() {  // all groups of this lane but the last few
+  cp_async_wait(Groups);
+}
 GCONV_DEVICE_INLINE void async_wait() { cp_async_wait(0); }
 #else
 constexpr bool kAsyncWideOffsets = false;

@@ -50,6 +50,8 @@ GCONV_SIM_MATRIX(mma_m16n8k8_tf32, kMma16x8x8Tf32, 4, 4, 2)  // rounds its input
 #undef GCONV_SIM_MATRIX
 
 #if defined(GCONV_SIM_SM)
+typedef const unsigned char* LdsAddress;
+GCONV_DEVICE_INLINE LdsAddress lds_address(const void* p) { return (LdsAddress)p; }
 GCONV_DEVICE_INLINE void ldmatrix(unsigned* r, const void* row, int matrices, bool transpose, sim::Site site) {
   sim::LdmatrixOperands operands = {{}, matrices, transpose, r};
   if (lane_id() < 8 * matrices) {  // the other lanes' addresses are not used
