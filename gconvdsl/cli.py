@@ -49,9 +49,12 @@ def _fmt(p: argparse.ArgumentParser) -> None:
 
 
 def _verify(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--problem", required=True, metavar="TEXT",
-                   help='"N=2 G=4 C=32 K=48 input=13x11 filter=3x3", or a MIOpenDriver command')
-    p.add_argument("--direction", help="forward, bwd_data, bwd_weight, several with commas, or all (default: the problem's)")
+    what = p.add_mutually_exclusive_group(required=True)
+    what.add_argument("--problem", metavar="TEXT", help='"N=2 G=4 C=32 K=48 input=13x11 filter=3x3", or a MIOpenDriver command')
+    what.add_argument("--all", action="store_true",
+                      help="a fixed set of problems, pipelines and options in every direction and dtype; prints a report in JSON lines")
+    p.add_argument("--only", metavar="TEXT", help="with --all: only cases with this in their name, such as compv4 or depthwise")
+    p.add_argument("--direction", help="forward, bwd_data, bwd_weight, several with commas, or all (default: the problem's, or all)")
     p.add_argument("--target", help="one or several with commas, such as sim:gfx942,cpu")
     p.add_argument("--seed", type=_seed, default=0)
     p.add_argument("--json", action="store_true", help="one JSON object a line for each direction and target")

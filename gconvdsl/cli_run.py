@@ -104,9 +104,11 @@ def directions(text: str | None, problem: ConvProblem) -> list[str]:
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Verify one problem in the directions and on the targets asked for; exit code 1 if any is not ok."""
+    """Verify one problem, or the fixed set, in the directions and on the targets asked for; exit code 1 if any is not ok."""
     from .problem_text import parse_problem
 
+    if options.all:
+        return _verify_all(options)
     problem = parse_problem(options.problem)
     wanted = directions(options.direction, problem)
     targets = [_target_text(text.strip() or None) for text in (options.target or "").split(",")]
@@ -120,3 +122,43 @@ def verify(options: argparse.Namespace) -> int:
     if not options.json:
         print_outcomes(outcomes)
     return 0 if all(outcome.ok for _, outcome in outcomes) else 1
+
+
+def _verify_all(options: argparse.Namespace) -> int:
+    """A report in JSON lines for each target: a header, a line for each case, a summary. Progress goes to standard error."""
+    from .verify_set import cases_of, header
+
+    wrong = 0
+    for text in (options.target or "").split(","):
+        backend, arch = choose.resolve_target(text.strip() or None)
+        wanted = set(options.direction.split(",")) if options.direction not in (None, "all") else set(DIRECTIONS)
+        cases = [case for case in cases_of(backend.name, arch)
+                 if (options.only or "") in case.name and case.problem.direction in wanted]
+        if not cases:
+            raise error("usage.empty", what="verify", reason="no case of the set is meant", hint="Leave out --only or --direction.")
+        _line({**header(backend, arch, len(cases)), "seed": options.seed})
+        counts = _verified(cases, f"{backend.name}:{arch}", options.seed)
+        _line({"summary": counts})
+        print(f"{backend.name}:{arch}: " + ", ".join(f"{count} {status}" for status, count in counts.items()), file=sys.stderr)
+        wrong += sum(counts.values()) - counts["ok"]
+    return 1 if wrong else 0
+
+
+def _verified(cases: Sequence[Any], target: str, seed: int) -> dict[str, int]:
+    """How many cases came out as what; each is a line. A kernel that ran in the place of the one asked for is no pass."""
+    counts = {"ok": 0, "WRONG": 0, "failed": 0, "replaced": 0}
+    with Worker() as worker:
+        for number, case in enumerate(cases, 1):
+            outcome = worker.check_case(bare_spec(case.problem.direction), case.config, case.problem, target, seed=seed)
+            status = "replaced" if outcome.ok and outcome.fallbacks else outcome.status
+            counts[status] += 1
+            _line({"case": case.name, "status": status, **outcome.to_dict()})
+            if sys.stderr.isatty() or status != "ok":
+                end = "" if status == "ok" else "\n"
+                print(f"\r\x1b[K{number}/{len(cases)} {case.name} {case.problem.direction} {case.problem.dtype}: {status}", end=end,
+                      file=sys.stderr, flush=True)
+    return counts
+
+
+def _line(facts: dict[str, Any]) -> None:
+    print(json.dumps(facts), flush=True)

@@ -208,7 +208,7 @@ class _Torch(Library):
 
     def maker(self, like: DeviceArray) -> Maker:
         torch, steps = sys.modules["torch"], tuple(stride // like.itemsize for stride in like.strides)
-        shape, dtype, device = like.shape, getattr(torch, like.dtype.name), like.owner.device
+        shape, dtype, device = like.shape, like.owner.dtype, like.owner.device
 
         def made(first: Any, stream: int) -> tuple[Any, int]:
             tensor = torch.empty_strided(shape, steps, dtype=dtype, device=device)

@@ -62,6 +62,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
 )
 """In order of preference: the first that applies is used."""
 
+_SLIDING_TAPS = 4        # taps of a filter row up to which its weights stay in registers while points pass by
 _SHORT_FILTER = 4         # taps of a filter row up to which a depthwise source is read in place
 _RANGE_BYTES = 256
 _ITEM_RANGES = 32         # kItemRanges in block.hpp
@@ -82,6 +83,8 @@ class _Shape:
     vectors: int
     points: int
     few_points: int
+    blocks: tuple[int, ...]
+    strip: int
     strict: bool
 
     @property
@@ -113,7 +116,7 @@ class _Shape:
     @property
     def sliding(self) -> bool:
         """Whether each source point is read once for all taps of a filter row, whose weights stay in registers."""
-        return self.vectors == 1 and not self.algorithm.merged and 1 < self.problem.filter[-1] <= _SHORT_FILTER
+        return self.vectors == 1 and _row_taps(self.problem) <= _SLIDING_TAPS
 
     @property
     def range_items(self) -> int:
@@ -138,7 +141,30 @@ def _shape(problem: ConvProblem, isa: Isa, strict: bool) -> _Shape:
     points, few = _register_block(vectors, isa, problem.direction)
     if points == 8 and vectors == 1 and source > 1 and 1 < problem.filter[-1] <= _SHORT_FILTER:
         points, few = 10, 7                # three or four weights fit beside them, and widths are often multiples of 7
-    return _Shape(problem, isa, algorithm, vectors, points, few, strict)
+    blocks, strip = _blocks(problem, isa, vectors)
+    return _Shape(problem, isa, algorithm, vectors, points, few, blocks, strip, strict)
+
+
+def _row_taps(problem: ConvProblem) -> int:
+    """Taps of a filter row that one phase has (`Axis::max_taps` in axis.hpp)."""
+    taps, stride, dilation = problem.filter[-1], problem.stride[-1], problem.dilation[-1]
+    return -(-taps // (stride // math.gcd(stride, dilation if taps > 1 else stride))) if problem.direction == "bwd_data" else taps
+
+
+def _blocks(problem: ConvProblem, isa: Isa, vectors: int) -> tuple[tuple[int, ...], int]:
+    """Points of the register blocks of forward and bwd_data, and the target rows of a block."""
+    import os
+    if os.environ.get("BLK"):
+        *b, r = map(int, os.environ["BLK"].split(","))
+        return tuple(b), r
+    taps = _row_taps(problem)
+    if vectors > 1 or taps > _SLIDING_TAPS:
+        if isa.registers == 32:
+            return {1: (14, 8, 4), 2: (14, 8, 7, 4), 3: (8, 7, 4), 4: (6, 5, 4)}[vectors], 1
+        return {1: (10, 8, 4), 2: (6, 4), 3: (4, 3)}[vectors], 1
+    if isa.registers == 32:
+        return (8, 7, 4), 2
+    return (10, 8, 7, 4), 1
 
 
 def _vectors(needed: int, isa: Isa) -> int:
@@ -247,6 +273,7 @@ def _constants(spec: KernelSpec, shape: _Shape) -> list[str]:
     return [f"static constexpr auto direction = gconv::cpu::Direction::{p.direction};",
             *(f"static constexpr int {name}[3] = {{{', '.join(map(str, values))}}};" for name, values in axes),
             "static constexpr int " + ", ".join(f"{name} = {value}" for name, value in counts.items()) + ";",
+            f"static constexpr int blocks[] = {{{', '.join(map(str, shape.blocks))}}}, strip = {shape.strip};",
             f"static constexpr bool merged = {_bool(shape.algorithm.merged)}, sliding = {_bool(shape.sliding)}, "
             f"in_place = {_bool(_in_place(spec, shape))}, strict = {_bool(shape.strict)};",
             *(f"using {name} = gconv::cpu::{storage[tensor]};" for name, tensor in names if tensor != "-")]

@@ -39,6 +39,10 @@ struct Axis {
   static constexpr int tap_step = kBackward ? kStride / kCommon : 1;
   static constexpr int max_taps = (kFilter + tap_step - 1) / tap_step;
   static constexpr int min_taps = kBackward ? (kCommon > 1 ? 0 : kFilter / tap_step) : kFilter;
+  // Phases whose sources are the same dense sequence, so that one packed row serves them all, and the points that meet one step of
+  // all of them.
+  static constexpr int together = kSteps == 1 ? phases : 1;
+  static constexpr int span = together > 1 ? (kStride - 1 + (kFilter - 1) * kDilation) / kStride + 1 : max_taps;
 
   // The lowest tap k with k * dilation % stride == residue; kFilter if there is none.
   static int lowest_tap(int residue) {

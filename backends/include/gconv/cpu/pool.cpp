@@ -15,13 +15,20 @@ namespace {
 
 using Kernel = void (*)(const void* args, long long task);
 
+constexpr int kShares = 64;
+
+// Each thread begins with a share of neighbouring tasks, which often are neighbours in memory, and then helps with the others'.
 struct Job {
   Kernel kernel;
   const void* args;
   long long tasks;
-  std::atomic<long long> next{0};
-  int wanted;       // workers that may still join
+  int wanted;                   // workers that may still join
   std::atomic<int> working{0};  // workers that joined and have not left
+  std::atomic<int> joined{0};   // threads that took a share
+  int shares = 1;
+  std::atomic<long long> next[kShares] = {};  // the next task of each share, counted from the share's first
+
+  long long first(long long share) const { return tasks * share / shares; }
 };
 
 // Kernels often follow each other within microseconds, and waking a thread takes longer than that: look for work a little before
@@ -42,7 +49,12 @@ bool look(Done done) {
 }
 
 void work(Job& job) {
-  for (long long task; (task = job.next.fetch_add(1, std::memory_order_relaxed)) < job.tasks;) job.kernel(job.args, task);
+  const int mine = job.joined.fetch_add(1, std::memory_order_relaxed);
+  for (int i = 0; i < job.shares; i++) {
+    const int share = (mine + i) % job.shares;
+    const long long first = job.first(share), end = job.first(share + 1);
+    for (long long task; (task = first + job.next[share].fetch_add(1, std::memory_order_relaxed)) < end;) job.kernel(job.args, task);
+  }
 }
 
 struct Pool {
@@ -115,12 +127,12 @@ extern "C" void gconv_parallel(Kernel kernel, const void* args, long long tasks,
     renew();
     pthread_atfork(nullptr, nullptr, renew);
   });
-  Job job{kernel, args, tasks, {}, 0, {}};
+  Job job{kernel, args, tasks, 0};
   const long long most = threads < tasks ? threads : tasks;
   Pool& mine = *pool;
   if (most <= 1 || inside || !mine.busy.try_lock()) return work(job);
   inside = true;
-  job.wanted = static_cast<int>(most) - 1;
+  job.wanted = static_cast<int>(most) - 1, job.shares = static_cast<int>(most < kShares ? most : kShares);
   mine.run(job);
   inside = false;
   mine.busy.unlock();
