@@ -62,8 +62,8 @@ ALGORITHMS: tuple[Algorithm, ...] = (
 )
 """In order of preference: the first that applies is used."""
 
-_SLIDING_TAPS = 4        # taps of a filter row up to which its weights stay in registers while points pass by
-_SHORT_FILTER = 4         # taps of a filter row up to which a depthwise source is read in place
+_SLIDING_TAPS = 4         # taps of a filter row up to which its weights stay in registers while points pass by
+_SHORT_FILTER = 4         # taps of a filter row up to which a depthwise bwd_weight reads in place
 _RANGE_BYTES = 256
 _ITEM_RANGES = 32         # kItemRanges in block.hpp
 _TASKS = 128              # tasks of a large problem: enough to keep many threads evenly busy
@@ -281,10 +281,12 @@ def _constants(spec: KernelSpec, shape: _Shape) -> list[str]:
 
 def _in_place(spec: KernelSpec, shape: _Shape) -> bool:
     """Whether the source may be read where it lies, if its layout is fit for it, and not packed: a vector of it is what the
-    multiplications take, and it is not converted over and over."""
+    multiplications take, and no prologue is computed over and over."""
     problem = shape.problem
+    if problem.direction == "bwd_weight" and (problem.dtype != "fp32" or problem.filter[-1] > _SHORT_FILTER):
+        return False
     plain = problem.direction != spec.direction or spec.prologue == Expr("x")
-    return shape.algorithm.name == "depthwise" and problem.dtype == "fp32" and plain and problem.filter[-1] <= _SHORT_FILTER
+    return shape.algorithm.name == "depthwise" and plain
 
 
 def _bool(value: bool) -> str:

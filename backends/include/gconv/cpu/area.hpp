@@ -10,8 +10,8 @@ constexpr long long kPackedRowFloats = 4096;    // a packed source row should st
 constexpr long long kPackedFloats = 48 * 1024;  // all packed rows of a unit should stay in the second-level cache
 constexpr int kUsualRows = 8;
 constexpr long long kUnitsWanted = 64;
-constexpr long long kLinesInPlace = 384;  // cache lines of source points of a unit read in place: most of the first-level cache
-constexpr int kRowsInPlace = 4;
+constexpr int kRowsInPlace = 8;
+constexpr long long kColumnsInPlace = 384;  // source points of a row of a unit read in place, about
 
 template <class C>
 struct Area {
@@ -55,11 +55,10 @@ struct Area {
  private:
   void set_in_place(long long width, long long height) {
     pitch = 0;
-    set_rows(height, kRowsInPlace);
-    const long long fitting = kLinesInPlace / (slots * D::max_taps * W::advance) / C::points * C::points;
-    column_runs = ceil_div(width, largest<long long>(fitting, 4 * C::points));
-    columns = ceil_div(ceil_div(width, column_runs), C::points) * C::points;
+    columns = ceil_div(width, ceil_div(width * W::advance, kColumnsInPlace));
     column_runs = ceil_div(width, columns);
+    set_rows(height, kRowsInPlace);
+    if (rows % 2 == 1 && row_runs > 1) set_rows(height, rows + 1);
   }
 
   long long rows_that_fit() const {
@@ -117,6 +116,12 @@ struct Unit {
     const long long low = first < 0 ? ceil_div(-first, A::W::unit) : 0;
     const long long high = first < size ? ceil_div(size - first, A::W::unit) : 0;
     return {smallest<long long>(low, w.taps), smallest<long long>(high, w.taps)};
+  }
+
+  // The source points, counted from where `column` begins, that are not padding.
+  Span points(long long column, long long size) const {
+    const long long first = w.origin + (first_column + column) * A::W::advance * A::W::unit;
+    return {first < 0 ? ceil_div(-first, A::W::unit) : 0, first < size ? ceil_div(size - first, A::W::unit) : 0};
   }
 
   // The columns that may be computed with all taps at once. Padding counts as zeros, which is what a convolution says, unless

@@ -44,7 +44,7 @@ class DepthwiseGradient {
                       (unit.h.first + (unit.first_row + i) * A::H::step) * view.s[1] + unit.w.first * view.s[2] +
                       unit.first_column * step;
     const Span inner = unit.inner(source_.width());
-    ahead_ = source_.ahead(unit, i), dy_ahead_ = A::H::step * view.s[1];
+    ahead_ = source_.ahead(area_, unit, i + 1, 1), dy_ahead_ = A::H::step * view.s[1];
     for (int h = 0; h < C::filter[1];) {
       const float* x[kRows];
       int count = 0;

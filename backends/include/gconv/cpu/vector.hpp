@@ -3,11 +3,17 @@
 #pragma once
 
 #define GCONV_CPU_INLINE inline __attribute__((always_inline))
+#define GCONV_CPU_LAMBDA __attribute__((always_inline))
 
 namespace gconv::cpu {
 
 constexpr int kLanes = GCONV_LANES;
 constexpr int kCacheLine = 64;  // bytes
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int kRegisters = 32;  // vector registers
+#else
+constexpr int kRegisters = 16;
+#endif
 
 typedef float Vec __attribute__((vector_size(4 * GCONV_LANES)));
 typedef unsigned UVec __attribute__((vector_size(4 * GCONV_LANES)));
@@ -28,6 +34,25 @@ GCONV_CPU_INLINE Vec load(const float* p) {
 }
 
 GCONV_CPU_INLINE void store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof(v)); }
+
+// Stores past the caches, for whole cache lines that nobody reads soon.
+#if defined(__AVX512F__)
+constexpr bool kStreams = true;
+GCONV_CPU_INLINE void stream(float* p, Vec v) {
+#ifdef __clang__
+  __builtin_nontemporal_store(v, reinterpret_cast<Vec*>(p));
+#else
+  __builtin_ia32_movntps512(p, v);
+#endif
+}
+GCONV_CPU_INLINE void stream_end() { __builtin_ia32_sfence(); }
+#else
+constexpr bool kStreams = false;
+GCONV_CPU_INLINE void stream(float* p, Vec v) { store(p, v); }
+GCONV_CPU_INLINE void stream_end() {}
+#endif
+template <class T>
+GCONV_CPU_INLINE void stream(T*, Vec) {}  // of narrow elements, which are not streamed
 
 // Prefetches the kBytes after the next kBytes, such as another item's channels: too far apart for the processor to foresee.
 template <int kBytes>
