@@ -65,11 +65,10 @@ ALGORITHMS: tuple[Algorithm, ...] = (
 _SLIDING_TAPS = 4         # taps of a filter row up to which its weights stay in registers while points pass by
 _SHORT_FILTER = 4         # taps of a filter row up to which a depthwise bwd_weight reads in place
 _RANGE_BYTES = 256
-_ITEM_RANGES = 32         # kItemRanges in block.hpp
+_ITEM_RANGES = 24         # kItemRanges in block.hpp
 _TASKS = 128              # tasks of a large problem: enough to keep many threads evenly busy
 _TASK_FLOPS = 200_000     # below this a task is not worth waking a thread for
-_CHUNK_TASKS = 64
-_CHUNK_POINTS = 512       # output points of a bwd_weight chunk, at least
+_CHUNK_POINTS = 256       # output points of a bwd_weight chunk, at least
 _CHUNK_BYTES = 1 << 22    # partial sums of all chunks, at most, where several chunks are wanted
 
 
@@ -116,6 +115,9 @@ class _Shape:
     @property
     def sliding(self) -> bool:
         """Whether each source point is read once for all taps of a filter row, whose weights stay in registers."""
+        if self.problem.direction == "bwd_weight":
+            dense = self.problem.dilation[-1] == 1 and self.problem.stride[-1] <= self.problem.filter[-1]
+            return self.algorithm.merged and dense and self.problem.filter[-1] <= _SLIDING_TAPS
         return self.vectors == 1 and _row_taps(self.problem) <= _SLIDING_TAPS
 
     @property
@@ -124,9 +126,9 @@ class _Shape:
         used = self.isa.lanes if self.algorithm.merged else min(self.width, self.target)
         return max(1, _RANGE_BYTES // (4 * used))
 
-    @property
-    def ranges(self) -> int:
-        return min(_ITEM_RANGES, -(-self.items // self.range_items))
+    def ranges(self, chunks: int) -> int:
+        """Parts of the items of a bwd_weight that are worked on apart."""
+        return min(-(-_ITEM_RANGES // chunks), -(-self.items // self.range_items))
 
 
 def _channels(problem: ConvProblem) -> tuple[int, int]:
@@ -141,6 +143,8 @@ def _shape(problem: ConvProblem, isa: Isa, strict: bool) -> _Shape:
     points, few = _register_block(vectors, isa, problem.direction)
     if points == 8 and vectors == 1 and source > 1 and 1 < problem.filter[-1] <= _SHORT_FILTER:
         points, few = 10, 7                # three or four weights fit beside them, and widths are often multiples of 7
+    if problem.direction == "bwd_weight" and vectors == 1 and isa.registers == 32 and not algorithm.merged:
+        points, few = 24, 16               # sums beside one vector of dy; the source is broadcast from memory
     blocks, strip = _blocks(problem, isa, vectors)
     return _Shape(problem, isa, algorithm, vectors, points, few, blocks, strip, strict)
 
@@ -202,16 +206,16 @@ def _convolution(shape: _Shape) -> Plan:
 
 
 def _reduction(shape: _Shape) -> Plan:
-    ranges, chunks = shape.ranges, _chunks(shape)
-    launches = Launch("gconv_accumulate", tasks=chunks * ranges), Launch("gconv_reduce", tasks=ranges)
+    chunks = _chunks(shape)
+    ranges = shape.ranges(chunks)
+    launches = Launch("gconv_accumulate", tasks=chunks * ranges), Launch("gconv_reduce", tasks=min(_ITEM_RANGES, shape.items))
     return Plan(launches, shape.problem.args(chunks), chunks * shape.items * shape.item_bytes)
 
 
 def _chunks(shape: _Shape) -> int:
     """Parts of the sum over output points. They depend on the problem only, so that the result is the same for any threads."""
     points = shape.problem.N * math.prod(shape.problem.output)
-    wanted = -(-_CHUNK_TASKS // shape.ranges)
-    return max(1, min(wanted, points // _CHUNK_POINTS, _CHUNK_BYTES // (shape.items * shape.item_bytes)))
+    return max(1, min(_ITEM_RANGES, points // _CHUNK_POINTS, _CHUNK_BYTES // (shape.items * shape.item_bytes)))
 
 
 def _notes(shape: _Shape, config: KernelConfig) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ namespace gconv::cpu {
 
 constexpr long long kPackedRowFloats = 4096;    // a packed source row should stay in the first-level cache with its neighbours
 constexpr long long kPackedFloats = 48 * 1024;  // all packed rows of a unit should stay in the second-level cache
+constexpr long long kTileFloats = 9 * 1024;     // or, where each is read several times, in the first-level cache
 constexpr int kUsualRows = 8;
 constexpr long long kUnitsWanted = 64;
 constexpr int kRowsInPlace = 8;
@@ -62,9 +63,10 @@ struct Area {
   }
 
   long long rows_that_fit() const {
-    const long long fitting = kPackedFloats / (D::max_taps * pitch);
-    const long long count = (fitting - H::max_taps) / H::advance + 1;
-    return smallest<long long>(largest<long long>(count, 1), largest(kUsualRows, H::max_taps));
+    const long long floats = C::direction == Direction::bwd_weight && C::sliding ? kTileFloats : kPackedFloats;
+    const long long gradient = C::direction == Direction::bwd_weight ? columns * B::kWidth : 0;
+    const long long count = (floats - (H::max_taps - H::advance) * D::max_taps * pitch) / (H::advance * D::max_taps * pitch + gradient);
+    return smallest<long long>(largest<long long>(count, C::sliding ? 2 : 1), largest(kUsualRows, H::max_taps));
   }
 
   void set_rows(long long height, long long wanted) {
@@ -162,12 +164,12 @@ GCONV_CPU_INLINE void for_units(const ConvArgs& a, const Area<C>& area, long lon
   }
 }
 
-// Task `task` of args.splits * item_ranges(items): one chunk of the units for one range of items, whose partial sums are zeroed
+// Task `task` of args.splits * item_ranges(items, args.splits): one chunk of the units for one range of items, whose partial sums are zeroed
 // first: add(unit, first item, last item, partial sums of item 0).
 template <class C, class Add>
 GCONV_CPU_INLINE void for_chunk(const ConvArgs& a, const Area<C>& area, long long task, Add add) {
   constexpr long long kItem = PackedWeights<C>::kItem;
-  const long long items = Block<C>::items(a.G), ranges = item_ranges<C>(items);
+  const long long items = Block<C>::items(a.G), ranges = item_ranges<C>(items, a.splits);
   const long long chunk = task / ranges, range = task % ranges;  // neighbours in time share source rows
   const long long first = items * range / ranges, last = items * (range + 1) / ranges;
   float* partial = static_cast<float*>(a.workspace) + chunk * items * kItem;

@@ -28,7 +28,7 @@ struct Block {
   static constexpr int kValue = C::merged ? kLanes : 1;  // floats that one packed source value takes
   // Whether a packed point is one vector of all channels of the item's groups, spread where it is used and not while packing.
   static constexpr bool kLate = C::merged && kSource == kTarget && kTarget > 1 && kLanes % kTarget == 0 &&
-                                C::direction != Direction::bwd_weight;
+                                (C::direction != Direction::bwd_weight || C::sliding);
   static constexpr int kPixel = kLate ? kLanes : kSource * kValue;  // floats that one packed source point takes
   static_assert(!C::merged || (C::vectors == 1 && kTarget * 2 <= kLanes), "merged groups share one vector");
 
@@ -41,12 +41,12 @@ struct Block {
   static int groups(const ConvArgs& a) { return a.G < kGroups ? a.G : kGroups; }
 };
 
-// Work that is shared out by items has this many parts, of C::range_items or more each so that a part reads whole stretches of
-// memory; lower_cpu.py computes the same number.
-constexpr int kItemRanges = 32;
+// The chunks of a bwd_weight are shared out by items where they are fewer than this, in parts of C::range_items or more each so that a
+// part reads whole stretches of memory; lower_cpu.py computes the same number.
+constexpr int kItemRanges = 24;
 template <class C>
-inline long long item_ranges(long long items) {
-  return smallest<long long>(kItemRanges, ceil_div(items, C::range_items));
+inline long long item_ranges(long long items, long long chunks) {
+  return smallest<long long>(ceil_div(kItemRanges, chunks), ceil_div(items, C::range_items));
 }
 
 // Where the lanes of an item lie in a tensor with groups and target channels.

@@ -137,6 +137,44 @@ struct PackedWeights {
   }
 };
 
+// Whether weights lie as [lane][d][h][w][channel] without gaps, so that the taps and channels of a lane are one run.
+template <class C>
+bool dense_lanes(const TensorView& w) {
+  return w.c == 1 && w.s[2] == C::Cg && (C::filter[1] == 1 || w.s[1] == C::filter[2] * w.s[2]) &&
+         (C::filter[0] == 1 || w.s[0] == C::filter[1] * C::filter[2] * w.s[2]);
+}
+
+// One item's weights in the packed order, if the lanes' runs are in that order: kLanes of a run at a time, transposed.
+template <class C>
+void pack_runs(const typename C::Weight::type* w, const LaneMap<C>& lanes, float* to) {
+  using B = Block<C>;
+  using W = typename C::Weight;
+  constexpr long long kRun = PackedWeights<C>::kTaps * static_cast<long long>(B::kSource);
+  for (int first = 0; first < B::kWidth; first += kLanes) {
+    const int used = largest(0, smallest(kLanes, lanes.count - first));
+    long long k = 0;
+    for (; k + kLanes <= kRun; k += kLanes) {
+      Vec v[kLanes] = {};
+      for (int l = 0; l < used; l++) v[l] = W::read_vector(w + lanes.offset[first + l] + k);
+      transpose(v);
+      for (int i = 0; i < kLanes; i++) store(to + (k + i) * B::kWidth + first, v[i]);
+    }
+    for (; k < kRun; k++)
+      for (int l = 0; l < kLanes; l++)
+        to[k * B::kWidth + first + l] = l < used ? W::read(w + lanes.offset[first + l] + k) : 0.0f;
+  }
+}
+
+// The weights of one tap and source channel.
+template <class C>
+GCONV_CPU_INLINE void pack_lanes(const typename C::Weight::type* from, const LaneMap<C>& lanes, float* to) {
+  using W = typename C::Weight;
+  int l = 0;
+  if (lanes.contiguous)
+    for (; l + kLanes <= lanes.count; l += kLanes) store(to + l, W::read_vector(from + lanes.offset[0] + l));
+  for (; l < LaneMap<C>::kWidth; l++) to[l] = l < lanes.count ? W::read(from + lanes.offset[l]) : 0.0f;
+}
+
 // Task t of args.splits: pack the weights of its items into the workspace.
 template <class C>
 void pack_weights(const ConvArgs& a, long long task) {
@@ -148,16 +186,20 @@ void pack_weights(const ConvArgs& a, long long task) {
   P::template tap_order<1>(order_h);
   P::template tap_order<2>(order_w);
   const long long target = B::kBackward ? a.wv.c : a.wv.n, source = B::kBackward ? a.wv.n : a.wv.c;
+  const bool runs = !B::kBackward && dense_lanes<C>(a.wv);
   const long long items = B::items(a.G);
   for (long long item = items * task / a.splits; item < items * (task + 1) / a.splits; item++) {
     const LaneMap<C> lanes(a, item, a.wv.g, target);
     float* to = static_cast<float*>(a.workspace) + item * P::kItem;
+    if (runs) {
+      pack_runs<C>(static_cast<const typename W::type*>(a.w), lanes, to);
+      continue;
+    }
     for (int d : order_d)
       for (int h : order_h)
         for (int w : order_w) {
           const auto* tap = static_cast<const typename W::type*>(a.w) + d * a.wv.s[0] + h * a.wv.s[1] + w * a.wv.s[2];
-          for (int c = 0; c < B::kSource; c++, to += B::kWidth)
-            for (int l = 0; l < B::kWidth; l++) to[l] = l < lanes.count ? W::read(tap + c * source + lanes.offset[l]) : 0.0f;
+          for (int c = 0; c < B::kSource; c++, to += B::kWidth) pack_lanes<C>(tap + c * source, lanes, to);
         }
   }
 }

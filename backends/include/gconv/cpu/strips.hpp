@@ -3,6 +3,7 @@
 // is the first to meet; where one item uses them, a ring of the newest rows is kept, which stays in the first-level cache.
 #pragma once
 
+#include "ahead.hpp"
 #include "area.hpp"
 
 namespace gconv::cpu {
@@ -35,7 +36,8 @@ struct Strips {
     column_runs = ceil_div(width, columns);
     pitch = ceil_div(points(columns + C::points) * B::kPixel, 16) * 16;
     const TensorView& view = B::kBackward ? a.yv : a.xv;
-    const long long row_bytes = largest(1LL, view.s[2] * (B::kBackward ? a.out : a.in)[2] * static_cast<long long>(sizeof(typename C::Source::type)));
+    const long long row_floats = view.s[2] * (B::kBackward ? a.out : a.in)[2];
+    const long long row_bytes = largest<long long>(1, row_floats * static_cast<long long>(sizeof(typename C::Source::type)));
     set_rows(height, largest<long long>(C::strip, smallest(rows_that_fit(), kPatchBytes / row_bytes / H::advance)));
     while (rows > C::strip && a.N * per_image() * B::items(a.G) < kUnitsWanted) set_rows(height, largest<long long>(rows / 2, C::strip));
   }
@@ -145,27 +147,6 @@ struct Patch {
       if ((p.*axis).taps > 0 && (!found || (p.*axis).origin < low)) low = (p.*axis).origin, found = true;
     return low;
   }
-};
-
-// Memory that will be needed soon, prefetched a little at a time and in its order, which is what a memory delivers fastest.
-class Ahead {
- public:
-  // The part `share` of `shares` of the bytes from `begin` to `end`, in `calls` steps.
-  void set(const char* begin, const char* end, long long share, long long shares, long long calls) {
-    const long long lines = end > begin ? (end - begin) / kCacheLine : 0;
-    next_ = begin + lines * share / shares * kCacheLine, end_ = begin + lines * (share + 1) / shares * kCacheLine;
-    step_ = ceil_div((end_ - next_) / kCacheLine, largest(calls, 1LL)) * kCacheLine;
-  }
-  template <bool kWrite>
-  GCONV_CPU_INLINE void step() {
-    const char* end = smallest(next_ + step_, end_);
-    for (; next_ < end; next_ += kCacheLine) __builtin_prefetch(next_, kWrite, 2);
-  }
-
- private:
-  const char* next_ = nullptr;
-  const char* end_ = nullptr;
-  long long step_ = 0;
 };
 
 // Task `task` of `tasks` of all patches and, inside of them, items: compute(patch, next patch, first item, last item).

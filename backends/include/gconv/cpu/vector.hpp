@@ -65,6 +65,36 @@ GCONV_CPU_INLINE void prefetch_after(const void* from) {
 // Every lane the same. Subtracting +0 changes no value, not even -0, so the compiler drops it.
 GCONV_CPU_INLINE Vec broadcast(float s) { return s - Vec{}; }
 
+// Lane l of the result is lane index[l] of a, or of b where index[l] is kLanes or more.
+GCONV_CPU_INLINE Vec choose_lanes(Vec a, Vec b, UVec index) {
+#ifdef __clang__
+  Vec r;
+  for (int l = 0; l < kLanes; l++) r[l] = index[l] < kLanes ? a[index[l]] : b[index[l] - kLanes];
+  return r;
+#else
+  return __builtin_shuffle(a, b, index);
+#endif
+}
+
+// Swaps the parts of two rows that a step of a transposition exchanges: lanes whose number has the bit kBit, or has it not.
+template <int kBit>
+GCONV_CPU_INLINE void exchange(Vec& a, Vec& b) {
+  UVec low = {}, high = {};
+  for (int l = 0; l < kLanes; l++) low[l] = l & kBit ? kLanes + l - kBit : l, high[l] = l & kBit ? kLanes + l : l + kBit;
+  const Vec first = choose_lanes(a, b, low);
+  b = choose_lanes(a, b, high), a = first;
+}
+
+template <int kBit = 1>
+GCONV_CPU_INLINE void transpose(Vec (&v)[kLanes]) {
+  if constexpr (kBit < kLanes) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; i++)
+      if ((i & kBit) == 0) exchange<kBit>(v[i], v[i + kBit]);
+    transpose<2 * kBit>(v);
+  }
+}
+
 // The conversions below work on one element (F = float, U = unsigned) and on vectors (F = Vec, U = UVec) alike.
 
 template <class F, class U>

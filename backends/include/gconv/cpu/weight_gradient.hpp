@@ -3,8 +3,10 @@
 // The number of chunks (args.splits) depends on the problem only, so the result does not depend on the number of threads.
 #pragma once
 
+#include "ahead.hpp"
 #include "area.hpp"
 #include "depthwise_gradient.hpp"
+#include "gradient_tile.hpp"
 #include "store.hpp"
 
 namespace gconv::cpu {
@@ -40,9 +42,69 @@ class WeightGradient {
       if (B::group(a_, item) != packed_group) source_.pack(a_, unit, item, unit.column_count);
       packed_group = B::group(a_, item);
       pack_gradient(unit, item);
-      for (int d = 0; d < C::filter[0]; d++)
+      look_ahead(unit, item);
+      if constexpr (C::sliding) add_tiles<0>(unit, item);
+      else for (int d = 0; d < C::filter[0]; d++)
         for (long long i = 0; i < unit.row_count; i++) add_row(unit, item, d, i);
     }
+  }
+
+  // The rows after the unit's, a share for each item. They need not be there.
+  void look_ahead(const Unit<C>& unit, long long item) {
+    const long long items = B::items(a_.G), steps = unit.row_count * C::filter[0], next = unit.first_row + unit.row_count;
+    const auto* x = static_cast<const typename C::Source::type*>(a_.x) + unit.image * a_.xv.n;
+    const long long below = unit.h.origin + next * A::H::advance * A::H::unit + (A::H::max_taps - A::H::advance) * A::H::unit;
+    for (int d = 0; d < A::D::max_taps; d++) {
+      const auto* plane = x + (unit.d.origin + unit.plane * A::D::advance * A::D::unit + d * A::D::unit) * a_.xv.s[0];
+      const long long rows = a_.xv.c == 1 ? unit.row_count * A::H::advance * A::H::unit : 0;
+      ahead_[d].set(reinterpret_cast<const char*>(plane + below * a_.xv.s[1]),
+                    reinterpret_cast<const char*>(plane + (below + rows) * a_.xv.s[1]), item, items, steps);
+    }
+    const auto* dy = static_cast<const typename Y::type*>(a_.y) + unit.image * a_.yv.n + unit.plane * A::D::step * a_.yv.s[0];
+    const long long first = next * A::H::step, rows = a_.yv.c == 1 ? unit.row_count * A::H::step : 0;
+    ahead_[A::D::max_taps].set(reinterpret_cast<const char*>(dy + first * a_.yv.s[1]),
+                               reinterpret_cast<const char*>(dy + (first + rows) * a_.yv.s[1]), item, items, steps);
+  }
+
+  GCONV_CPU_INLINE void step_ahead() {
+    for (Ahead& one : ahead_) one.template step<false>();
+  }
+
+  // All filter rows, a few rows and channels at a time.
+  template <int kChannel>
+  void add_tiles(const Unit<C>& unit, long long item) {
+    using G = GradientShape<C>;
+    if constexpr (kChannel + G::kChannels <= B::kSource) {
+      constexpr int kBlocks = (B::kSource - kChannel) / G::kChannels;
+      for (int b = 0; b < kBlocks; b++) add_channels<G::kChannels>(unit, item, kChannel + b * G::kChannels);
+      add_tiles<kChannel + kBlocks * G::kChannels>(unit, item);
+    } else if constexpr (kChannel < B::kSource) {
+      add_channels<B::kSource - kChannel>(unit, item, kChannel);
+    }
+  }
+
+  template <int kChannels>
+  void add_channels(const Unit<C>& unit, long long item, int channel) {
+    constexpr int kRows = GradientShape<C>::kRows, kRest = C::filter[1] % kRows;
+    for (int d = 0; d < C::filter[0]; d++) {
+      for (int h = 0; h + kRows <= C::filter[1]; h += kRows) add_tile<kRows, kChannels>(unit, item, d, h, channel);
+      if constexpr (kRest > 0) add_tile<kRest, kChannels>(unit, item, d, C::filter[1] - kRest, channel);
+    }
+  }
+
+  template <int kRows, int kChannels>
+  void add_tile(const Unit<C>& unit, long long item, int d, int h, int channel) {
+    const long long origin = unit.w.origin + unit.first_column * A::W::advance * A::W::unit;
+    const Span real{origin < 0 ? ceil_div(-origin, A::W::unit) : 0,
+                    origin < a_.in[2] ? ceil_div(a_.in[2] - origin, A::W::unit) : 0};
+    GradientTile<C, kRows, kChannels> tile(dy_, area_.columns * B::kWidth, unit.column_count, channel, real,
+                                           partial_ + P::row(item, d, h) + channel * B::kWidth);
+    for (long long i = 0; i < unit.row_count + kRows - 1; i++) {
+      const int low = static_cast<int>(largest(0LL, i - unit.row_count + 1)), high = static_cast<int>(smallest<long long>(kRows - 1, i));
+      if (const float* x = source_.row(d, i, h)) tile.add(x, i, low, high);
+      if (channel == 0 && h == 0) step_ahead();
+    }
+    tile.unload();
   }
 
   // dy of the unit's points as [row][column][kWidth].
@@ -59,7 +121,6 @@ class WeightGradient {
   }
 
   GCONV_CPU_INLINE static void pack_point(const LaneMap<C>& lanes, const typename Y::type* from, float* to) {
-    prefetch_after<B::kWidth * sizeof(typename Y::type)>(from + lanes.offset[0]);
     if (lanes.contiguous && lanes.count == B::kWidth) {
       for (int l = 0; l < B::kWidth; l += kLanes) store(to + l, Y::read_vector(from + lanes.offset[0] + l));
     } else {
@@ -69,6 +130,7 @@ class WeightGradient {
 
   // Target row i against plane d of the filter.
   void add_row(const Unit<C>& unit, long long item, int d, long long i) {
+    step_ahead();
     const float* dy = dy_ + i * area_.columns * B::kWidth;
     const float* x[C::filter[1]];
     float* sums[C::filter[1]];
@@ -127,6 +189,7 @@ class WeightGradient {
   PackedSource<C> source_;
   float* dy_;
   float* partial_ = nullptr;
+  Ahead ahead_[A::D::max_taps + 1];
 };
 
 template <class C>
@@ -136,26 +199,80 @@ void accumulate(const ConvArgs& a, long long task) {
   WeightGradient<C>(a).run(task);
 }
 
-// Task t of item_ranges(items): sum the chunks in their order and store.
+// Adds up the chunks of `count` vectors: `from` those of the first chunk, `stride` floats to the next one's.
+template <int kCount>
+GCONV_CPU_INLINE void add_chunks(const float* from, long long stride, int chunks, long long step, Vec (&sum)[kCount]) {
+  for (int i = 0; i < kCount; i++) sum[i] = load(from + i * step);
+  for (int s = 1; s < chunks; s++) {
+    from += stride;
+    for (int i = 0; i < kCount; i++) sum[i] += load(from + i * step);
+  }
+}
+
+// Task t of kItemRanges or, if they are fewer, items: sum the chunks in their order and store.
 template <class C>
-void reduce(const ConvArgs& a, long long task) {
+class Reduction {
   using B = Block<C>;
   using P = PackedWeights<C>;
-  const long long items = B::items(a.G), ranges = item_ranges<C>(items);
-  for (long long item = items * task / ranges; item < items * (task + 1) / ranges; item++) {
-    const LaneMap<C> lanes(a, item, a.wv.g, a.wv.n);
-    const float* from = static_cast<const float*>(a.workspace) + item * P::kItem;
+  using R = typename C::Result;
+
+ public:
+  explicit Reduction(const ConvArgs& a) : a_(a), stride_(B::items(a.G) * P::kItem) {}
+
+  void run(long long task) {
+    const long long items = B::items(a_.G), ranges = smallest<long long>(kItemRanges, items);
+    const bool runs = !C::has_epilogue && dense_lanes<C>(a_.wv);
+    for (long long item = items * task / ranges; item < items * (task + 1) / ranges; item++) {
+      const LaneMap<C> lanes(a_, item, a_.wv.g, a_.wv.n);
+      const float* from = static_cast<const float*>(a_.workspace) + item * P::kItem;
+      if (runs) store_runs(lanes, from);
+      else store_each(lanes, from);
+    }
+  }
+
+ private:
+  static constexpr long long kRun = P::kItem / B::kWidth;  // taps and channels
+
+  // The taps and channels of a lane are one run in memory: kLanes of them at a time, transposed.
+  void store_runs(const LaneMap<C>& lanes, const float* from) {
+    auto* dw = static_cast<typename R::type*>(a_.w);
+    for (int first = 0; first < lanes.count; first += kLanes) {
+      const int used = smallest(kLanes, lanes.count - first);
+      long long k = 0;
+      for (; k + kLanes <= kRun; k += kLanes) {
+        Vec v[kLanes];
+        add_chunks<kLanes>(from + k * B::kWidth + first, stride_, a_.splits, B::kWidth, v);
+        transpose(v);
+        for (int l = 0; l < used; l++) R::write_vector(dw + lanes.offset[first + l] + k, v[l]);
+      }
+      for (; k < kRun; k++) {
+        Vec v[1];
+        add_chunks<1>(from + k * B::kWidth + first, stride_, a_.splits, B::kWidth, v);
+        for (int l = 0; l < used; l++) R::write(dw + lanes.offset[first + l] + k, v[0][l]);
+      }
+    }
+  }
+
+  void store_each(const LaneMap<C>& lanes, const float* from) {
     for (int d = 0; d < C::filter[0]; d++)
       for (int h = 0; h < C::filter[1]; h++)
         for (int w = 0; w < C::filter[2]; w++)
           for (int c = 0; c < B::kSource; c++, from += B::kWidth) {
             alignas(64) float sums[B::kWidth];
-            for (int l = 0; l < B::kWidth; l++) sums[l] = from[l];
-            for (int s = 1; s < a.splits; s++)
-              for (int l = 0; l < B::kWidth; l++) sums[l] += from[s * items * P::kItem + l];
-            store_points<C>(a, a.w, lanes, sums, 1, d * a.wv.s[0] + h * a.wv.s[1] + w * a.wv.s[2] + c * a.wv.c, 0);
+            Vec v[C::vectors];
+            add_chunks<C::vectors>(from, stride_, a_.splits, kLanes, v);
+            for (int i = 0; i < C::vectors; i++) store(sums + i * kLanes, v[i]);
+            store_points<C>(a_, a_.w, lanes, sums, 1, d * a_.wv.s[0] + h * a_.wv.s[1] + w * a_.wv.s[2] + c * a_.wv.c, 0);
           }
   }
+
+  const ConvArgs& a_;
+  const long long stride_;
+};
+
+template <class C>
+void reduce(const ConvArgs& a, long long task) {
+  Reduction<C>(a).run(task);
 }
 
 }  // namespace gconv::cpu
