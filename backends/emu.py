@@ -40,7 +40,7 @@ class EmuModule:
             raise error("launch.load", path=str(path), reason=str(reason)) from None
         self.instructions = _disassembled(path)
         self.executed = 0
-        self._programs: dict[tuple[str, frozenset[int]], Program] = {}
+        self._programs: dict[str, Program] = {}
 
     def function(self, name: str, removed: frozenset[int] = frozenset()) -> Program:
         """The kernel of this name, ready to run; ``removed`` are numbers of instructions to skip."""
@@ -48,10 +48,9 @@ class EmuModule:
 
         if name not in self.code.kernels:
             raise error("launch.load", path=str(self.path), reason=f"it has no kernel {name}")
-        key = name, removed
-        if key not in self._programs:
-            self._programs[key] = Program(self.instructions, self.code.kernels[name], removed)
-        return self._programs[key]
+        if name not in self._programs:
+            self._programs[name] = Program(self.instructions, self.code.kernels[name])
+        return self._programs[name].without(removed) if removed else self._programs[name]
 
     def run(
         self,

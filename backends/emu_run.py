@@ -116,6 +116,12 @@ class Program:
         self.leaders = {ins.target for ins in instructions if ins.target >= 0}
         self.steps: list[Step | None] = [None] * len(instructions)
 
+    def without(self, removed: frozenset[int]) -> Program:
+        """The same without these instructions; what is prepared stays prepared."""
+        made = Program(self.instructions, self.kernel, removed)
+        made.steps = [None if number in removed else step for number, step in enumerate(self.steps)]
+        return made
+
     def step(self, at: int) -> Step:
         """The prepared instruction. Raises `Fault` for one that is not known or uses registers the kernel does not have."""
         step = self.steps[at]

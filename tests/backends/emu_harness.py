@@ -78,7 +78,7 @@ class Prepared:
 
 
 def prepare(
-    problem: ConvProblem, arch: str, pipeline: str = "basic_v1", tile: Tile | None = None, kind: str = "integers", **options: Any
+    problem: ConvProblem, arch: str, pipeline: str | tuple[()] = "basic_v1", tile: Tile | None = None, kind: str = "integers", **options: Any
 ) -> Prepared:
     """Lower and compile a bare convolution and upload seeded inputs."""
     backend = base.get("emu")
