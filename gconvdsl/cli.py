@@ -122,6 +122,13 @@ def _compare(p: argparse.ArgumentParser) -> None:
     p.add_argument("--arch", required=True, help="an AMD arch, such as gfx942; no device is needed")
 
 
+def _rank(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--problem", required=True, metavar="TEXT", help="a problem line or a MIOpenDriver command")
+    p.add_argument("--direction", help="forward, bwd_data or bwd_weight")
+    p.add_argument("--arch", required=True, help="an AMD arch, such as gfx942; no device is needed")
+    p.add_argument("--limit", type=_count, default=12, metavar="N", help="compile at most N candidates (default 12)")
+
+
 def _emu(p: argparse.ArgumentParser) -> None:
     p.add_argument("action", choices=("trace",))
     _subject(p)
@@ -149,6 +156,7 @@ COMMANDS: dict[str, tuple[str, str, _Add]] = {
     "explain": ("cli_show:explain", "what would run, why, and what was rejected", _subject),
     "inspect": ("cli_show:inspect", "the source, assembly, resources or main loop of a kernel", _inspect),
     "compare": ("cli_loop:compare", "static figures of two configurations side by side", _compare),
+    "rank": ("cli_loop:rank_candidates", "candidates ranked by static figures of their compiled code, for an AMD arch", _rank),
     "bench": ("cli_bench:bench", "measure problems side by side with a baseline and the machine's limits", _bench),
     "results": ("cli_results:results", "list, export and import measurements and failures", _results),
     "emu": ("cli_emu:emu", "run a kernel on the emulator and print registers per instruction, with source lines", _emu),

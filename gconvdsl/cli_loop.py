@@ -1,4 +1,4 @@
-"""``gconv inspect --what loop|mca`` and ``gconv compare``: static figures, no device needed."""
+"""``gconv inspect --what loop|mca``, ``gconv compare`` and ``gconv rank``: static figures, no device needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .plan import Lowered
     from .problem import ConvProblem
 
-__all__ = ["compare", "print_figures"]
+__all__ = ["compare", "print_figures", "rank_candidates"]
 
 _RESOURCES = {"vgpr": "VGPR", "agpr": "AGPR", "sgpr": "SGPR", "lds_bytes": "LDS bytes", "vgpr_spills": "VGPR spills",
               "sgpr_spills": "SGPR spills", "occupancy": "occupancy (waves a SIMD)"}
@@ -44,6 +44,20 @@ def compare(options: argparse.Namespace) -> int:
     rows = [[name, value, dict(right).get(name, "-")] for name, value in left]
     print_table(["figure", "A", "B"], rows, ["A", "B"])
     return 0
+
+
+def rank_candidates(options: argparse.Namespace) -> int:
+    """Print the candidates of a problem, the lowest predicted cost first; exit code 1 if none compiles."""
+    from .problem_text import parse_problem
+    from .static_rank import rank
+
+    problem = parse_problem(options.problem)
+    found = rank(problem.as_(options.direction) if options.direction else problem, options.arch, options.limit)
+    columns = ("configuration", "VGPR", "LDS", "blocks", "on a CU", "limited by", "matrix use", "cycles", "relative")
+    rows = [(choose.describe_config(one.config), str(one.registers), str(one.lds_bytes), str(one.blocks), str(one.resident), one.bound,
+             f"{100 * one.utilisation:.0f} %", f"{one.cycles:.0f}", f"{one.cycles / found[0].cycles:.2f}") for one in found]
+    print_table(columns, rows, right=columns[1:5] + columns[6:])
+    return 0 if found else 1
 
 
 def _config(text: str, direction: str) -> KernelConfig:
