@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Iterator
 
 from . import env
 from .build import Built, build, lower
-from .config import KernelConfig, Tile
+from .config import CPU_OPTIONS, KernelConfig, Tile, without_cpu_options
 from .errors import CompileError, GconvError, LaunchError, NoKernelError, error
 from .families import find_family
 from .frames import stacklevel
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Decision", "Fallback", "FallbackWarning", "decide", "default_target", "describe_config", "detect_arch", "forget",
-    "generation", "reject", "resolve_target", "short_config",
+    "generation", "reject", "resolve_target", "settle", "short_config",
 ]
 
 _NOT_OF_THE_KERNEL = ("compile.missing", "compile.arch", "launch.device", "launch.driver", "launch.memory", "launch.broken",
@@ -95,11 +95,12 @@ def describe_config(config: KernelConfig) -> str:
     """One line: pipeline, scheduler, tile and the options that are set."""
     plain = config.to_dict()
     tile = plain.pop("tile", None)
-    parts = [" -> ".join(config.pipeline) or "any pipeline"]
+    heeded = any(getattr(config, name) for name in CPU_OPTIONS)
+    parts = [" -> ".join(config.pipeline)] if config.pipeline or heeded else ["any pipeline"]
     plain.pop("pipeline", None)
     if isinstance(tile, dict) and "block" in tile:
         parts.append("tile " + "x".join(map(str, config.tile.block)))  # type: ignore[union-attr]
-    return " ".join(parts + [value if key == "scheduler" else f"{key}={value}" for key, value in plain.items()])
+    return " ".join(filter(None, parts + [value if key == "scheduler" else f"{key}={value}" for key, value in plain.items()]))
 
 
 def short_config(config: KernelConfig) -> str:
@@ -168,6 +169,7 @@ def _candidates(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, ta
     if target == "cpu":
         yield config
         return
+    config = without_cpu_options(config)
     if _beyond_limits(problem, arch):
         yield config.resolved(tile=None, pipeline=config.pipeline[:1])
         return
@@ -176,6 +178,23 @@ def _candidates(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, ta
     config = _with_tile(problem, config, arch, passed)
     for name in _pipelines(config):
         yield _with_pipeline(config, name)
+
+
+def settle(problem: ConvProblem, config: KernelConfig, target: str, arch: str) -> KernelConfig:
+    """The configuration in full, as it would be tried first: a chosen tile where none is declared, the options that its pipeline
+    implies. What is declared stays, also where the rules refuse it. A family of its own keeps the empty configuration."""
+    if target == "cpu":
+        return config
+    from .archs import arch as find_arch
+    from .rules import check
+
+    config = without_cpu_options(config)
+    if find_family(problem, config, arch) is not None or _beyond_limits(problem, arch):
+        return config
+    declared = config.tile_for(find_arch(arch).family)
+    config = config.resolved(tile=declared) if declared else _with_chosen_tile(problem, config, arch)
+    options = [_with_pipeline(config, name) for name in _pipelines(config)]
+    return next((one for one in options if not check(problem, one, arch)), options[0])
 
 
 def _beyond_limits(problem: ConvProblem, arch: str) -> bool:

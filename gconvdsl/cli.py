@@ -66,19 +66,34 @@ def _rules(p: argparse.ArgumentParser) -> None:
 
 
 def _bench(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--problems", metavar="FILE",
-                   help="a .csv or .gconv file, or cpu, gpu: layers of real networks (default: the set of the target)")
+    p.add_argument("file", nargs="?", help="a .gconv file: its bench statements are executed")
+    p.add_argument("--problems", metavar="SET",
+                   help="a .csv or .gconv file, or a set such as cpu, gpu, networks (default: that of the target; docs/tuning.md lists them)")
     p.add_argument("--only", metavar="TEXT", help="only problems whose name contains this")
     p.add_argument("--baseline", choices=("torch",), help="what to compare with")
     p.add_argument("--target", default="cpu", help="TARGET[:ARCH] (default cpu)")
-    p.add_argument("--direction", default="all", help="forward, bwd_data, bwd_weight, several with commas, or all (default)")
+    p.add_argument("--direction", help="forward, bwd_data, bwd_weight, several with commas, or all (default)")
     p.add_argument("--dtype", choices=("fp32", "fp16", "bf16"), help="instead of the problems' own")
     p.add_argument("--threads", type=int, help="of both sides (default: GCONV_THREADS, or all cores)")
     p.add_argument("--cpu-time", action="store_true",
                    help="count CPU time of one thread instead of time: for machines that other processes use as well")
-    p.add_argument("--seconds", type=float, default=2.0, help="cpu: time for each row (default 2)")
+    p.add_argument("--seconds", type=float, help="time for each row (default 2; of a sweep, 0.2 for each kernel)")
     p.add_argument("--rounds", type=int, default=25, help="cuda: timed calls of each contender (default 25)")
     p.add_argument("--json", metavar="FILE", help="write the rows there as well")
+    p = p.add_argument_group("sweeps", "Many configurations of each problem, each verified, then measured; interrupted or killed, "
+                                       "the same command goes on where it was.")  # type: ignore[assignment]
+    p.add_argument("--configs", metavar="SET", help="default, pipelines, few, all, or a .json file of configurations")
+    _sweep_options(p)
+
+
+def _sweep_options(p: Any) -> None:
+    p.add_argument("--workers", type=_count, metavar="N", help="processes that compile (default: the cores, 16 at most)")
+    p.add_argument("--cold", action="store_true", help="rotate buffers, so that every timed call finds other data in the caches")
+    p.add_argument("--timeout", type=float, metavar="S", help="seconds for one kernel (default: GCONV_RUN_TIMEOUT)")
+    p.add_argument("--again", action="store_true", help="measure also what the results hold already")
+    p.add_argument("--csv", metavar="FILE", help="write the results there as well")
+    p.add_argument("--parquet", metavar="FILE", help="write the results there as well (needs pyarrow)")
+    p.add_argument("--store", metavar="FILE", help="the file of results (default: GCONV_RESULTS, or beside the caches)")
 
 
 def _results(p: argparse.ArgumentParser) -> None:

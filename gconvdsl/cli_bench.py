@@ -23,7 +23,13 @@ __all__ = ["bench"]
 
 
 def bench(options: argparse.Namespace) -> int:
-    """Measure problems in the directions asked for; exit code 1 if any result is wrong."""
+    """Measure problems in the directions asked for; exit code 1 if any result is wrong. A file, or configurations: a sweep."""
+    if options.file or options.configs:
+        from .cli_sweep import sweep
+
+        return sweep(options)
+    options.direction = options.direction or "all"
+    options.seconds = 2.0 if options.seconds is None else options.seconds
     count = 1 if options.cpu_time else options.threads
     if count:
         os.environ["GCONV_THREADS"] = str(count)

@@ -25,21 +25,32 @@ _KINDS_OF_RUN = ("normal", "integers")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Execute the run statements of a file in order; exit code 1 if any result is wrong or fails."""
+    """Execute the run and bench statements of a file in order; exit code 1 if any result is wrong or fails."""
     from .grammar import load
 
     module = load(options.file)
     target = _target_text(options.target)
-    if not module.runs:
+    if not module.runs and not module.benches:
         raise error("usage.empty", what="run", reason=f"{options.file} has no run statement",
                     hint="Add a line such as: run KERNEL on PROBLEM")
+    executed = [one for one in module.statements if one in (*module.runs, *module.benches)]
+    parts = itertools.groupby(executed, key=lambda statement: type(statement).__name__ == "Bench")
+    return max(_benches(module, list(part), target) if benches else _runs(module, list(part), target, options.seed)
+               for benches, part in parts)
+
+
+def _runs(module: Any, statements: Sequence[Any], target: str, seed: int) -> int:
     with Worker() as worker:
-        outcomes = list(_progress(run_cases(module, module.runs, target, options.seed, worker.check_case)))
+        outcomes = list(_progress(run_cases(module, statements, target, seed, worker.check_case)))
     print_outcomes(outcomes)
-    if module.benches:
-        print(f"bench statements ({len(module.benches)}) were checked, not run: this version measures through gconv run.",
-              file=sys.stderr)
     return 0 if all(outcome.ok for _, outcome in outcomes) else 1
+
+
+def _benches(module: Any, statements: Sequence[Any], target: str) -> int:
+    from .cli_sweep import run_benches, usual_workers
+    from .sweep import Options
+
+    return run_benches(module, statements, Options(target, workers=usual_workers()))
 
 
 def run_cases(module: Any, runs: Iterable[Any], target: str, seed: int = 0,

@@ -17,7 +17,8 @@ from .errors import error
 from .pipelines import EPILOGUES, PIPELINES, PRECISIONS, SCHEDULERS
 from .shown import Shown
 
-__all__ = ["FAMILIES", "OPTIONS", "Choice", "KernelConfig", "Option", "Size", "Tile", "TileSpace", "choice", "size_text", "tile"]
+__all__ = ["CPU_ALGORITHMS", "CPU_OPTIONS", "FAMILIES", "OPTIONS", "Choice", "KernelConfig", "Option", "Size", "Tile", "TileSpace",
+           "choice", "size_text", "tile", "without_cpu_options"]
 
 Size = tuple[int, int, int]
 
@@ -232,6 +233,12 @@ class Option:
         return _is_count(value) if self.kind == "count" else isinstance(value, str) and value in self.kind
 
 
+CPU_ALGORITHMS = ("direct", "merged_groups", "depthwise")
+"""The names of `lower_cpu.ALGORITHMS`."""
+
+CPU_OPTIONS = ("cpu_algorithm", "cpu_points", "cpu_vectors")
+"""What target cpu alone heeds, as the tile and the pipeline are for the others alone."""
+
 OPTIONS: dict[str, Option] = {
     "scheduler": Option(tuple(SCHEDULERS), "how waves hide latency"),
     "double_smem_buffer": Option("bool", "two LDS buffers used in turn"),
@@ -248,6 +255,9 @@ OPTIONS: dict[str, Option] = {
     "epilogue": Option(tuple(EPILOGUES), "how results reach memory"),
     "precision": Option(tuple(PRECISIONS), "reduced precision that is admitted"),
     "deterministic": Option("bool", "the same bits on every run; false admits atomics"),
+    "cpu_algorithm": Option(CPU_ALGORITHMS, "target cpu: the algorithm; other targets ignore it"),
+    "cpu_points": Option("count", "target cpu: points of a register block; other targets ignore it"),
+    "cpu_vectors": Option("count", "target cpu: vectors of channels in a register block; other targets ignore it"),
     "strict_nonfinite": Option("bool", "admit only kernels that keep a NaN or Inf in its own channel"),
 }
 
@@ -278,6 +288,9 @@ class KernelConfig:
     pad_k: bool | None = None
     epilogue: str | None = None
     precision: str | None = None
+    cpu_algorithm: str | None = None
+    cpu_points: int | None = None
+    cpu_vectors: int | None = None
     deterministic: bool = True
     strict_nonfinite: bool = False
 
@@ -353,6 +366,11 @@ class KernelConfig:
     def identity(self) -> str:
         """As `to_json` without tile names: equal configurations have equal identities. For cache keys."""
         return _nameless(self).to_json()
+
+
+def without_cpu_options(config: KernelConfig) -> KernelConfig:
+    """The configuration as targets other than cpu see it."""
+    return config.resolved(**dict.fromkeys(CPU_OPTIONS)) if any(getattr(config, name) for name in CPU_OPTIONS) else config
 
 
 def _tile_from_dict(plain: Mapping[str, Any]) -> Tile | dict[str, Tile]:

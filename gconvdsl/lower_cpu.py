@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Callable
 
 from .config import KernelConfig
+from .errors import error
 from .expr import Expr
 from .plan import Launch, Lowered, Plan, three
 from .problem import ConvProblem
@@ -136,17 +137,20 @@ def _channels(problem: ConvProblem) -> tuple[int, int]:
     return (problem.Cg, problem.Kg) if problem.direction == "bwd_data" else (problem.Kg, problem.Cg)
 
 
-def _shape(problem: ConvProblem, isa: Isa, strict: bool) -> _Shape:
+def _shape(problem: ConvProblem, isa: Isa, config: KernelConfig) -> _Shape:
     target, source = _channels(problem)
-    algorithm = next(one for one in ALGORITHMS if one.applies(target, source, problem.G, isa.lanes))
-    vectors = 1 if algorithm.merged else _vectors(-(-target // isa.lanes), isa)
+    algorithm = _algorithm(problem, isa, config.cpu_algorithm)
+    vectors = 1 if algorithm.merged else config.cpu_vectors or _vectors(-(-target // isa.lanes), isa)
     points, few = _register_block(vectors, isa, problem.direction)
     if points == 8 and vectors == 1 and source > 1 and 1 < problem.filter[-1] <= _SHORT_FILTER:
         points, few = 10, 7                # three or four weights fit beside them, and widths are often multiples of 7
     if problem.direction == "bwd_weight" and vectors == 1 and isa.registers == 32 and not algorithm.merged:
         points, few = 24, 16               # sums beside one vector of dy; the source is broadcast from memory
     blocks, strip = _blocks(problem, isa, vectors)
-    return _Shape(problem, isa, algorithm, vectors, points, few, blocks, strip, strict)
+    if config.cpu_points:
+        points, few = config.cpu_points, min(few, config.cpu_points)
+        blocks = (points, *(one for one in blocks if one < points))
+    return _Shape(problem, isa, algorithm, vectors, points, few, blocks, strip, config.strict_nonfinite)
 
 
 def _row_taps(problem: ConvProblem) -> int:
@@ -171,6 +175,19 @@ def _blocks(problem: ConvProblem, isa: Isa, vectors: int) -> tuple[tuple[int, ..
     return (10, 8, 7, 4), 1
 
 
+def _algorithm(problem: ConvProblem, isa: Isa, asked: str | None) -> Algorithm:
+    """The one that is asked for, or the first that applies. Raises ``rule.violated`` where the one asked for does not."""
+    fitting = [one for one in ALGORITHMS if one.applies(*_channels(problem), problem.G, isa.lanes)]
+    found = next((one for one in fitting if asked in (None, one.name)), None)
+    if found is None:
+        names = ", ".join(one.name for one in fitting)
+        sizes = " x ".join(map(str, _channels(problem)))
+        raise error("rule.violated", arch=isa.name, reasons=f"cpu_algorithm {asked} does not fit {sizes} channels in each of "
+                    f"{problem.G} groups with {isa.lanes} lanes [option.cpu_algorithm]",
+                    fixes=f"Use one of: {names}, or leave cpu_algorithm out.", violations=())
+    return found
+
+
 def _vectors(needed: int, isa: Isa) -> int:
     """Vectors of a register block along the channels: as many as fit, in blocks of equal size."""
     most = 4 if isa.registers == 32 else 3
@@ -189,7 +206,7 @@ def _register_block(vectors: int, isa: Isa, direction: str) -> tuple[int, int]:
 def lower_cpu(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, arch: str) -> Lowered:
     """The source and plan for a problem; ``arch`` is a name in `ISAS`. The configuration's tile, pipeline and scheduler are not
     used."""
-    shape = _shape(problem, ISAS[arch], config.strict_nonfinite)
+    shape = _shape(problem, ISAS[arch], config)
     return Lowered(_source(spec, shape), _plan(shape), config, _notes(shape, config))
 
 

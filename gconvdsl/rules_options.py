@@ -109,6 +109,16 @@ def _merge(case: Case) -> Violation | None:
                 f"Use a divisor of {groups}.")
 
 
+@_rule("option.cpu_block", "cpu_points is at most 16 and cpu_vectors at most 4, on target cpu.",
+       "No register file holds the sums of a larger block.")
+def _cpu_block(case: Case) -> Violation | None:
+    for name, limit in (("cpu_points", 16), ("cpu_vectors", 4)):
+        value = getattr(case.config, name)
+        if case.arch.family == "cpu" and value is not None and value > limit:
+            return _bad(name, value, limit, f"{name} = {value} is more than {limit}", f"Use at most {limit}, or leave {name} out.")
+    return None
+
+
 @_rule("option.strict_nonfinite", "strict_nonfinite is for the target cpu.",
        "Implicit GEMM multiplies the zeros of the padding and of filled-up channels, and zero times Inf is NaN.")
 def _strict_nonfinite(case: Case) -> Violation | None:

@@ -20,7 +20,7 @@ from .rules import check, gemms
 from .tile_cost import lds_bytes, registers_per_lane
 from .window import find_window
 
-__all__ = ["candidates", "closest_tile", "default_config", "default_tile", "window_tiles"]
+__all__ = ["candidates", "closest_tile", "default_config", "default_tile", "ranked_tiles", "ranked_windows", "window_tiles"]
 
 _DEPTHS = (16, 32, 64)
 _MULTIPLES = (1, 2, 4, 8, 16)
@@ -52,6 +52,14 @@ def default_tile(problem: ConvProblem, arch: str | Arch, direction: str | None =
 def closest_tile(problem: ConvProblem, arch: str | Arch, config: KernelConfig) -> Tile | None:
     """The tile of the lowest cost, whether it is legal or not; None where the arch computes nothing of this dtype and precision."""
     return next(iter(_ranked(problem, find_arch(arch), config)), None)
+
+
+def ranked_tiles(problem: ConvProblem, arch: str | Arch) -> Iterator[Tile]:
+    """The grid of tiles, the cheapest first, without those that no pipeline can have."""
+    found = find_arch(arch)
+    for tile in _ranked(problem, found, KernelConfig()):
+        if not _tile_faults(problem, KernelConfig(tile=tile, pipeline="basic_v1"), found):
+            yield tile
 
 
 def candidates(problem: ConvProblem, arch: str | Arch, limit: int = 12) -> list[KernelConfig]:
@@ -110,6 +118,14 @@ def window_tiles(problem: ConvProblem, arch: Arch) -> list[tuple[Tile, int]]:
             found += [(Tile((rows * one.m, n, problem.taps * chunk), waves, (one.m, one.n, one.k), (16 // size,) * 3), tiles * pack)
                       for waves in _window_waves(rows, tiles * n // one.n, tiles)]
     return found
+
+
+def ranked_windows(problem: ConvProblem, arch: str | Arch) -> list[tuple[Tile, int]]:
+    """`window_tiles` that can be had, the cheapest first."""
+    found = find_arch(arch)
+    costs = {(tile, merge): _window_cost(problem, KernelConfig(tile=tile, num_groups_to_merge=merge), found)
+             for tile, merge in window_tiles(problem, found)}
+    return sorted((one for one, cost in costs.items() if cost < math.inf), key=lambda one: costs[one])
 
 
 def _window_waves(rows: int, columns: int, merge: int) -> list[Size]:

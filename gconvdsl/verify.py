@@ -24,12 +24,12 @@ from .inputs import KINDS, kinds_for, make_inputs, make_operands
 from .problem import ConvProblem
 from .reference import Array, applies, canonical, contract, operand_values, reached, restore
 
-__all__ = ["KINDS", "Report", "compare", "make_inputs", "make_operands", "verify"]
+__all__ = ["Expected", "KINDS", "Report", "ZERO_MEAN", "compare", "expect", "judge", "make_inputs", "make_operands", "verify"]
 
 _FP32_ROUNDOFF = 2.0 ** -24
 _SLACK = 1.01
 _EXACT = 2.0 ** 24
-_ZERO_MEAN, _ANY_DATA = 1.0, 3.0          # lam of the bound
+ZERO_MEAN, _ANY_DATA = 1.0, 3.0          # lam of the bound
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class _Expected:
+class Expected:
     """Canonical float64 arrays: the reference value and the largest error a right result can have."""
 
     value: Array
@@ -92,11 +92,17 @@ def compare(problem: ConvProblem, result: Any, a: Any, b: Any, spec: Any = None,
     may have spread to other channels of the same pixel (for dW: of the same tap). ``lam`` widens the bound on sums: the default
     holds for any data, 1 for zero-mean data. Raises `ArrayError` for arrays that do not fit.
     """
+    with np.errstate(all="ignore"):
+        want = expect(problem, a, b, spec, operands, exact=exact, lam=lam)
+    return judge(problem, result, want, b, strict_nonfinite=strict_nonfinite, kind=kind)
+
+
+def judge(problem: ConvProblem, result: Any, want: Expected, b: Any, *, strict_nonfinite: bool = False, kind: str = "") -> Report:
+    """`compare` with what `expect` computed once for several results of the same inputs."""
     if dtype_of(np.asarray(result).dtype) != problem.out_dtype:
         raise error("array.dtype", name="result", got=np.asarray(result).dtype, expected=problem.out_dtype)
     found = canonical(problem, problem.result, result, "result")
     with np.errstate(all="ignore"):
-        want = _expect(problem, a, b, spec, operands, exact, lam)
         ratio = _ratios(found, want, problem.out_dtype)
         finite = np.isfinite(want.value)
         lost = ~finite & (np.isfinite(found) | ((found != want.value) & np.isinf(found) & np.isinf(want.value)))
@@ -127,8 +133,8 @@ def _reason(report: Report, exact: bool) -> str:
     return ""
 
 
-def _expect(problem: ConvProblem, a: Any, b: Any, spec: Any, operands: Mapping[str, Any] | None, exact: bool,
-            lam: float) -> _Expected:
+def expect(problem: ConvProblem, a: Any, b: Any, spec: Any = None, operands: Mapping[str, Any] | None = None, *,
+           exact: bool = False, lam: float = ZERO_MEAN) -> Expected:
     """The reference and its bound; errors of a prologue run through the sums, those of the sums through the epilogue."""
     first, second = (canonical(problem, tensor, array) for tensor, array in zip(problem.operands, (a, b)))
     with_spec = applies(problem, spec)
@@ -148,9 +154,9 @@ def _expect(problem: ConvProblem, a: Any, b: Any, spec: Any, operands: Mapping[s
         value, bound = (np.broadcast_to(part, value.shape) for part in pair)
         exact = False
     if exact:
-        return _Expected(round_to(value, problem.out_dtype), bound, True)
+        return Expected(round_to(value, problem.out_dtype), bound, True)
     out = DTYPES[problem.out_dtype]
-    return _Expected(value, _SLACK * (out.unit_roundoff * np.abs(value) + bound + out.smallest_subnormal / 2), False)
+    return Expected(value, _SLACK * (out.unit_roundoff * np.abs(value) + bound + out.smallest_subnormal / 2), False)
 
 
 def _prologue(problem: ConvProblem, spec: Any, env: Mapping[str, Any], x: Array) -> tuple[Array, Array]:
@@ -160,7 +166,7 @@ def _prologue(problem: ConvProblem, spec: Any, env: Mapping[str, Any], x: Array)
     return value, bound + fmt.unit_roundoff * np.abs(value) + fmt.smallest_subnormal / 2
 
 
-def _ratios(found: Array, want: _Expected, out_dtype: str) -> Array:
+def _ratios(found: Array, want: Expected, out_dtype: str) -> Array:
     """Error over bound; infinite where only one of the two is finite, unless the reference is at the edge of overflow."""
     off = np.abs(found - want.value)
     ratio = np.where(off == 0, 0.0, np.where(want.bound > 0, off / want.bound, np.inf))
@@ -205,7 +211,7 @@ def verify(problem: ConvProblem, run: Callable[[Array, Array, Array], Any], *, s
         out = np.full(problem.array_shape(problem.result), np.nan, dtype=DTYPES[problem.out_dtype].numpy)
         returned = run(a, b, out)
         parts.append(compare(problem, out if returned is None else returned, a, b, spec, operands, exact=KINDS[kind].exact,
-                             strict_nonfinite=strict_nonfinite, kind=kind, lam=_ZERO_MEAN))
+                             strict_nonfinite=strict_nonfinite, kind=kind, lam=ZERO_MEAN))
     return _combined(tuple(parts))
 
 

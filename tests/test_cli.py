@@ -269,8 +269,8 @@ def test_a_kernel_that_crashes_costs_one_case() -> None:
 
     problem = parse_problem(PROBLEM)
     with Worker() as worker:
-        worker._start()
-        threading.Timer(0.1, os.kill, (worker._process.pid, signal.SIGSEGV)).start()
+        worker.start()
+        threading.Timer(0.1, os.kill, (worker.process.pid, signal.SIGSEGV)).start()
         lost = worker.check_case(runner.bare_spec("forward"), KernelConfig(), problem, "cpu")
         assert not lost.ok and "SIGSEGV" in lost.error
         assert worker.check_case(runner.bare_spec("forward"), KernelConfig(), problem, "cpu").ok

@@ -5,6 +5,9 @@ import math
 import pytest
 
 import gconvdsl as gconv
+from gconvdsl.cases import check_case
+from gconvdsl.config import CPU_ALGORITHMS
+from gconvdsl.explain import explain
 from gconvdsl.expr import Expr, apply, operand
 from gconvdsl.lower_cpu import ALGORITHMS, ISAS, lower_cpu
 from gconvdsl.spec import ConvParams, KernelSpec, Operand
@@ -52,6 +55,33 @@ def test_the_algorithm_follows_from_the_channels(groups, channels, outputs, expe
     assert notes[0].startswith(f"algorithm {expected}:")
     passed = [one.name for one in ALGORITHMS[:[one.name for one in ALGORITHMS].index(expected)]]
     assert all(any(name in note for note in notes[1:]) for name in passed)
+
+
+def test_an_algorithm_and_a_register_block_may_be_asked_for():
+    fields = dict(N=1, G=8, C=32, K=32, input=(8, 8), filter=(3, 3), pad=1)
+    assert set(CPU_ALGORITHMS) == {one.name for one in ALGORITHMS}
+    assert "algorithm merged_groups" in lowered(**fields).notes[0]
+    asked = lowered(**fields, config=gconv.KernelConfig(cpu_algorithm="direct", cpu_vectors=2, cpu_points=3))
+    assert "algorithm direct" in asked.notes[0] and "3 or 3 points by 2 vectors" in asked.notes[1]
+    assert "vectors = 2, points = 3, few_points = 3" in asked.source
+    with pytest.raises(gconv.RuleError, match="merged_groups, direct"):
+        lowered(**fields, config=gconv.KernelConfig(cpu_algorithm="depthwise"))
+
+
+@pytest.mark.parametrize("asked", [("direct", 16, 1), ("direct", 1, 4), ("merged_groups", 3, None)])
+@pytest.mark.parametrize("direction", ["forward", "bwd_data", "bwd_weight"])
+def test_any_register_block_is_right(direction, asked):
+    problem = gconv.ConvProblem(N=2, G=4, C=12, K=12, input=(7, 9), filter=(2, 3), stride=(1, 2), pad=1, direction=direction)
+    algorithm, points, vectors = asked
+    config = gconv.KernelConfig(cpu_algorithm=algorithm, cpu_points=points, cpu_vectors=vectors)
+    outcome = check_case(bare(direction), config, problem, "cpu", timed=False)
+    assert outcome.ok and outcome.config == config, outcome.error or outcome.reason
+
+
+def test_other_targets_ignore_what_cpu_heeds():
+    problem = gconv.ConvProblem(N=2, G=4, C=32, K=32, input=(8, 8), filter=(3, 3), pad=1, dtype="fp16")
+    asked = explain(bare("forward"), problem, gconv.KernelConfig(cpu_points=3), "sim:gfx942")
+    assert asked.config == explain(bare("forward"), problem, gconv.KernelConfig(), "sim:gfx942").config
 
 
 def test_the_channels_along_the_lanes_are_those_of_the_result():
