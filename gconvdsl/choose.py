@@ -7,6 +7,7 @@ step down is recorded in the decision, warned about once, and failures of compil
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import warnings
@@ -23,6 +24,7 @@ from .pipelines import PIPELINES
 from .problem import ConvProblem
 from .shown import Shown
 from .spec import KernelSpec
+from .tuned import recall
 
 if TYPE_CHECKING:
     from .backends.base import Backend
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Decision", "Fallback", "FallbackWarning", "decide", "default_target", "describe_config", "detect_arch", "forget",
-    "generation", "reject", "resolve_target", "settle", "short_config",
+    "generation", "reject", "renew", "resolve_target", "settle", "short_config",
 ]
 
 _NOT_OF_THE_KERNEL = ("compile.missing", "compile.arch", "launch.device", "launch.driver", "launch.memory", "launch.broken",
@@ -189,7 +191,7 @@ def settle(problem: ConvProblem, config: KernelConfig, target: str, arch: str) -
     from .rules import check
 
     config = without_cpu_options(config)
-    if find_family(problem, config, arch) is not None or _beyond_limits(problem, arch):
+    if find_family(problem, config, arch, target) is not None or _beyond_limits(problem, arch):
         return config
     declared = config.tile_for(find_arch(arch).family)
     config = config.resolved(tile=declared) if declared else _with_chosen_tile(problem, config, arch)
@@ -305,10 +307,13 @@ def _decide(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, backen
             compiled: bool) -> Decision:
     passed: list[Fallback] = []
     last: GconvError | None = None
-    for candidate in _candidates(spec, problem, config, backend.name, arch, passed):
+    tuned = recall(spec, problem, config, backend, arch)
+    best = [] if tuned is None else [tuned]
+    for candidate in itertools.chain(best, _candidates(spec, problem, config, backend.name, arch, passed)):
         outcome = _try(spec, problem, candidate, backend, arch, compiled)
         if isinstance(outcome, Decision):
-            return replace(outcome, asked=config, fallbacks=tuple(passed), source=_source(config, backend.name))
+            source = "tuned" if candidate is tuned else _source(config, backend.name)
+            return replace(outcome, asked=config, fallbacks=tuple(passed), source=source)
         fallback, last = outcome
         passed.append(fallback)
     if last is not None and (config.demanded or sum(f.stage != "tile" for f in passed) == 1):
@@ -384,6 +389,11 @@ def forget(spec: KernelSpec | None = None) -> None:
             del _failed[identity]
             if spec is not None:
                 records.forget(identity)
+
+
+def renew(spec: KernelSpec) -> None:
+    """Decide anew what was decided for a kernel in this process; what it learnt of failures stays."""
+    _drop(spec)
 
 
 def generation() -> int:

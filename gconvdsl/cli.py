@@ -124,6 +124,18 @@ def _subject(p: argparse.ArgumentParser) -> None:
     p.add_argument("--arch", help="such as gfx950 or sm_90; no device is needed")
 
 
+def _tune(p: argparse.ArgumentParser) -> None:
+    _subject(p)
+    p.add_argument("--problems", metavar="SET", help="bare convolutions of a set or file, each for the whole budget")
+    p.add_argument("--only", metavar="TEXT", help="only problems of the set whose name contains this")
+    p.add_argument("--dtype", choices=("fp32", "fp16", "bf16"), help="instead of the set's own")
+    p.add_argument("--budget", default="60s", metavar="TIME", help="such as 60s, 5min, 1h (default 60s)")
+    p.add_argument("--workers", type=_count, metavar="N", help="processes that compile (default: the cores, 16 at most)")
+    p.add_argument("--cold", action="store_true", help="rotate buffers, so that every timed call finds other data in the caches")
+    p.add_argument("--timeout", type=float, metavar="S", help="seconds for one kernel")
+    p.add_argument("--store", metavar="FILE", help="the file of results (default: GCONV_RESULTS, or beside the caches)")
+
+
 def _inspect(p: argparse.ArgumentParser) -> None:
     _subject(p)
     p.add_argument("--what", choices=("source", "asm", "resources", "loop", "mca"), default="source")
@@ -173,6 +185,7 @@ COMMANDS: dict[str, tuple[str, str, _Add]] = {
     "compare": ("cli_loop:compare", "static figures of two configurations side by side", _compare),
     "rank": ("cli_loop:rank_candidates", "candidates ranked by static figures of their compiled code, for an AMD arch", _rank),
     "bench": ("cli_bench:bench", "measure problems side by side with a baseline and the machine's limits", _bench),
+    "tune": ("cli_tune:tune", "measure what is left open, and run the fastest from then on", _tune),
     "results": ("cli_results:results", "list, export and import measurements and failures", _results),
     "emu": ("cli_emu:emu", "run a kernel on the emulator and print registers per instruction, with source lines", _emu),
     "rules": ("cli_show:rules", "which pipelines are legal where, with reasons", _rules),

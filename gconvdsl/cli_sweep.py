@@ -51,7 +51,8 @@ def sweep(options: argparse.Namespace) -> int:
 def _settings(options: argparse.Namespace) -> Options:
     backend, arch = choose.resolve_target(options.target)
     return Options(f"{backend.name}:{arch}", "cold" if options.cold else "warm", options.workers or usual_workers(),
-                   min(options.seconds, 60.0) if options.seconds is not None else 0.2, again=options.again, timeout=options.timeout)
+                   min(options.seconds, 60.0) if options.seconds is not None else 0.2, again=options.again,
+                   timeout=options.timeout)
 
 
 def usual_workers() -> int:
@@ -96,7 +97,8 @@ def bench_items(module: Any, bench: Any, target: str) -> list[Item]:
                     items.append(Item(spec, turned, choose.settle(turned, kernel.config, backend.name, arch)))
                 else:
                     configs = listed.expand(turned, choices_for(turned, backend.name, arch))
-                    items += [Item(bare_spec(direction), turned, choose.settle(turned, one, backend.name, arch)) for one in configs]
+                    settled = (choose.settle(turned, one, backend.name, arch) for one in configs)
+                    items += [Item(bare_spec(direction), turned, one) for one in settled]
     return list(dict.fromkeys(items))
 
 
@@ -136,7 +138,7 @@ def print_summary(found: Sequence[Measurement]) -> None:
     columns = ("problem", "direction", "best configuration", "ms", "TFLOP/s", "GB/s", "roofline", "error", "best/median", "passed")
     print_table(columns, [_best(rows) for rows in groups.values()], right=(*columns[3:],))
     print(", ".join(f"{status} {count}" for status, count in sorted(Counter(one.status for one in found).items())))
-    failures = [one for one in found if one.status in ("WRONG", "CRASH", "TIMEOUT", "COMPILE_ERROR", "LAUNCH_ERROR", "NO_DEVICE")]
+    failures = [one for one in found if one.status not in ("PASS", "SLOW", "DUPLICATE", "ILLEGAL")]
     for one in failures[:_FAILURES_SHOWN]:
         print(f"{one.status}: {one.case.title}, {describe_config(one.case.config)}: {first_line(one.reason)}", file=sys.stderr)
     if len(failures) > _FAILURES_SHOWN:

@@ -73,7 +73,8 @@ class Launcher:
     ``arrays``: the two inputs in the layout of the problem; ``operands``: values by name. Use it inside `Backend.activate`.
     """
 
-    def __init__(self, exact: Exact, backend: Backend, arrays: tuple[Any, Any], operands: Mapping[str, Any], copies: int = 1) -> None:
+    def __init__(self, exact: Exact, backend: Backend, arrays: tuple[Any, Any], operands: Mapping[str, Any],
+                 copies: int = 1) -> None:
         self.exact, self.backend = exact, backend
         self.problem, self.plan = exact.problem, exact.lowered.plan
         self._extra = bind_operands(exact.spec, self.problem, operands)

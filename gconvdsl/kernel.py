@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .choose import Decision
     from .explain import Explanation
     from .ready import Call, Outcome
+    from .tune import TuningResult
 
 __all__ = ["Kernel", "Signature", "Stats", "kernel"]
 
@@ -239,6 +240,17 @@ class Kernel(Shown):
         decision = self._decide((), {}, target, arch, _given(problem, self), compiled=True)
         self._count(decision)
         return decision
+
+    def tune(self, problem: ConvProblem, budget: Any = "60s", target: str | None = None, arch: str | None = None,
+             **options: Any) -> TuningResult:
+        """Measure what the declaration leaves open for about ``budget`` (``"60s"``, ``"5min"``, seconds); from then on calls on this
+        problem and device run the fastest. Resumes where an earlier call stopped. ``options`` are those of `tune.tune`.
+        """
+        from .tune import tune
+
+        kernel, settled = self._settle(problem)
+        assert settled is not None
+        return tune(kernel.spec, settled, budget=budget, target=target, arch=arch, **options)
 
     def is_supported(self, problem: ConvProblem, target: str | None = None, arch: str | None = None) -> bool:
         """Whether a kernel can be had for this problem, as far as can be told without a compiler."""

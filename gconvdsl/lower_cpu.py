@@ -17,7 +17,7 @@ from .plan import Launch, Lowered, Plan, three
 from .problem import ConvProblem
 from .spec import KernelSpec
 
-__all__ = ["ALGORITHMS", "Algorithm", "ISAS", "Isa", "lower_cpu"]
+__all__ = ["ALGORITHMS", "Algorithm", "ISAS", "Isa", "fitting_algorithms", "lower_cpu"]
 
 
 @dataclass(frozen=True)
@@ -175,9 +175,14 @@ def _blocks(problem: ConvProblem, isa: Isa, vectors: int) -> tuple[tuple[int, ..
     return (10, 8, 7, 4), 1
 
 
+def fitting_algorithms(problem: ConvProblem, arch: str) -> list[Algorithm]:
+    """Those that can compute the problem with an instruction set, the preferred one first."""
+    return [one for one in ALGORITHMS if one.applies(*_channels(problem), problem.G, ISAS[arch].lanes)]
+
+
 def _algorithm(problem: ConvProblem, isa: Isa, asked: str | None) -> Algorithm:
     """The one that is asked for, or the first that applies. Raises ``rule.violated`` where the one asked for does not."""
-    fitting = [one for one in ALGORITHMS if one.applies(*_channels(problem), problem.G, isa.lanes)]
+    fitting = fitting_algorithms(problem, isa.name)
     found = next((one for one in fitting if asked in (None, one.name)), None)
     if found is None:
         names = ", ".join(one.name for one in fitting)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import choose
 from .config import KernelConfig
-from .errors import CompileError, GconvError, LaunchError, RuleError
+from .errors import CompileError, GconvError, RuleError
 from .exact import Exact, Launcher, build_exactly
 from .inputs import KINDS, kinds_for, make_inputs, make_operands
 from .measurement import Times
@@ -33,7 +33,8 @@ _MOST_LAUNCHES = 100
 _LONG_MS = 200.0                # below this a single slow run may be another process's fault
 _COLD_BYTES = 512 << 20         # of all rotating buffers: more than the caches of any device hold
 _MOST_COPIES = 64
-_NO_DEVICE = ("compile.missing", "compile.arch", "launch.device", "launch.driver", "launch.memory", "launch.runtime", "launch.broken")
+_NO_DEVICE = ("compile.missing", "compile.arch", "launch.device", "launch.driver", "launch.memory", "launch.runtime",
+              "launch.broken")
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ def _answer(function: Callable[..., Any], args: tuple[Any, ...], named: dict[str
 
 
 class Pool(Executor):
-    """Several processes behind the interface of `concurrent.futures`: ``limit`` seconds for each call, `Lost` where one is lost."""
+    """Several processes behind the interface of `concurrent.futures`: ``limit`` seconds for each call, else `Lost`."""
 
     def __init__(self, workers: int, limit: float | None = None) -> None:
         self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()

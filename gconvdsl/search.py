@@ -10,7 +10,7 @@ from typing import Any
 
 from .archs import arch as find_arch
 from .choose import settle
-from .config import CPU_ALGORITHMS, OPTIONS, KernelConfig
+from .config import OPTIONS, KernelConfig
 from .errors import GconvError, error
 from .pipelines import PIPELINES, Pipeline
 from .problem import ConvProblem
@@ -40,7 +40,7 @@ def space(problem: ConvProblem, target: str, arch: str, config: KernelConfig | N
 
 def _space(problem: ConvProblem, target: str, arch: str) -> Iterator[KernelConfig]:
     if target == "cpu":
-        yield from _cpu_space(problem)
+        yield from _cpu_space(problem, arch)
         return
     yield KernelConfig()
     windows = ranked_windows(problem, arch)
@@ -68,17 +68,19 @@ def _variants(problem: ConvProblem, config: KernelConfig) -> Iterator[KernelConf
         yield config.resolved(explicit_gemm=True)
 
 
-def _cpu_space(problem: ConvProblem) -> Iterator[KernelConfig]:
-    """Algorithms and register blocks; blocks near the usual ones first."""
+def _cpu_space(problem: ConvProblem, arch: str) -> Iterator[KernelConfig]:
+    """Algorithms that fit, the usual one first, and their register blocks; blocks of about half the registers first."""
+    from .lower_cpu import ISAS, fitting_algorithms
+
     yield KernelConfig()
-    blocks = sorted(itertools.product(_POINTS, _VECTORS), key=lambda block: abs(block[0] * block[1] - 12))
-    for algorithm in CPU_ALGORITHMS:
-        yield KernelConfig(cpu_algorithm=algorithm)
-    for points, vectors in blocks:
-        yield KernelConfig(cpu_algorithm="direct", cpu_points=points, cpu_vectors=vectors)
-    if problem.G > 1:
-        for algorithm, points in itertools.product(("merged_groups", "depthwise"), _POINTS):
-            yield KernelConfig(cpu_algorithm=algorithm, cpu_points=points)
+    algorithms = fitting_algorithms(problem, arch)
+    for one in algorithms[1:]:
+        yield KernelConfig(cpu_algorithm=one.name)
+    sums = ISAS[arch].registers * 5 // 8
+    for one in algorithms:
+        blocks = itertools.product(_POINTS, (1,) if one.merged else _VECTORS)
+        for points, vectors in sorted(blocks, key=lambda block: abs(block[0] * block[1] - sums)):
+            yield KernelConfig(cpu_algorithm=one.name, cpu_points=points, cpu_vectors=None if one.merged else vectors)
 
 
 def _completed(problem: ConvProblem, asked: KernelConfig, one: KernelConfig, target: str, arch: str) -> Iterator[KernelConfig]:
@@ -88,11 +90,11 @@ def _completed(problem: ConvProblem, asked: KernelConfig, one: KernelConfig, tar
     if len(stated.get("pipeline", ())) > 1:
         if one.pipeline and one.pipeline[0] not in stated["pipeline"]:
             return
-        stated["pipeline"] = one.pipeline
+        stated["pipeline"] = one.pipeline or stated["pipeline"]
     if target != "cpu" and isinstance(stated.get("tile"), tuple):
         stated["tile"] = asked.tile_for(find_arch(arch).family)
     merged = one.resolved(**stated) if stated else one
-    if stated and target != "cpu" and not merged.pipeline:
+    if target != "cpu" and len(merged.pipeline) != 1:
         merged = settle(problem, merged, target, arch)
     yield merged
 
@@ -148,12 +150,14 @@ def read_configs(path: str) -> Callable[[ConvProblem], list[KernelConfig]]:
     from .registry import Registry, read_text
 
     if not path.endswith(".json") and not Path(path).is_file():
-        raise error("usage.option", what="The set of configurations", value=path, hint=f"Use a .json file, or one of: {', '.join(SETS)}.")
+        hint = f"Use a .json file, or one of: {', '.join(SETS)}."
+        raise error("usage.option", what="The set of configurations", value=path, hint=hint)
     text = read_text(path)
     if not text.lstrip().startswith("["):
         entries = list(Registry.load(path))
         return lambda problem: [one.spec.config for one in entries if problem.direction in one.spec.directions
-                                and problem.dtype in (one.dtypes or (problem.dtype,)) and problem.ndim in (one.ndims or (problem.ndim,))]
+                                and problem.dtype in (one.dtypes or (problem.dtype,))
+                                and problem.ndim in (one.ndims or (problem.ndim,))]
     configs = [_config(path, number, plain) for number, plain in enumerate(_array(path, text))]
     if not configs:
         raise error("usage.empty", what="measure", reason=f"{path} lists no configuration", hint="Write at least one.")

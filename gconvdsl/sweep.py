@@ -11,7 +11,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, TimeoutError
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -44,8 +44,8 @@ class Item:
 
 @dataclass(frozen=True)
 class Options:
-    """How to measure. ``workers`` compile; ``again``: also what the results hold; ``hopeless``: a kernel this many times slower than
-    the best of its problem is stopped early (infinite: never); ``timeout``: seconds for one kernel, default GCONV_RUN_TIMEOUT;
+    """How to measure. ``workers`` compile; ``again``: also what the results hold; ``hopeless``: a kernel this many times slower
+    than the best of its problem is stopped early (infinite: never); ``timeout``: seconds for one kernel, default GCONV_RUN_TIMEOUT;
     ``executor``: compiles instead of own processes; ``deadline``: `time.monotonic` after which nothing new begins."""
 
     target: str
@@ -117,7 +117,7 @@ class Sweep:
     def run(self, items: Iterable[Item]) -> Iterator[Measurement]:
         """Measure the items, problem by problem; earlier results of the same cases come first and are counted in ``reused``."""
         for _, group in itertools.groupby(items, key=lambda one: (one.problem, one.spec)):
-            for part in _chunks(group, 4 * self.options.workers):
+            for part in _chunks(group, (4 if math.isinf(self.options.deadline) else 1) * self.options.workers):
                 yield from self._run_some(part)
 
     # --- one chunk: what is known, what is illegal, what compiles, what is measured
@@ -138,8 +138,10 @@ class Sweep:
             elif time.monotonic() < self.options.deadline:
                 job = self._job(item)
                 waiting.append((case, job, self._executor().submit(compile_job, job)))
-        compiled = [(case, job, _compiled(future)) for case, job, future in waiting]
+        compiled = [(case, job, self._compiled(future)) for case, job, future in waiting]
         for case, job, outcome in compiled:
+            if outcome is None:
+                continue
             if outcome.status:
                 yield self._keep(case, outcome)
             elif time.monotonic() < self.options.deadline:
@@ -151,14 +153,28 @@ class Sweep:
         self._learn(earlier)
         return replace(earlier, case=case)
 
+    def _compiled(self, future: Future[Outcome]) -> Outcome | None:
+        """What came of a compilation; None where the deadline comes first."""
+        left = self.options.deadline - time.monotonic()
+        try:
+            return future.result(max(0.0, left) if math.isfinite(left) else None)
+        except TimeoutError:
+            return None
+        except Lost as lost:
+            return Outcome("COMPILE_ERROR", str(lost))
+        except GconvError as failure:
+            return Outcome(status_of(failure), failure.message)
+        except Exception as failure:
+            return Outcome("COMPILE_ERROR", f"{type(failure).__name__}: {failure}")
+
     def case(self, item: Item) -> Case:
         """The identity of an item's measurement."""
         return Case.here(item.spec, item.problem, item.config, self._backend, self._arch, self._environment, self.options.mode)
 
     def _job(self, item: Item) -> Job:
         chosen = self.options
-        return Job(item.spec, item.problem, item.config, f"{self._backend.name}:{self._arch}", chosen.mode, chosen.seconds, chosen.seed,
-                   hopeless=chosen.hopeless)
+        return Job(item.spec, item.problem, item.config, f"{self._backend.name}:{self._arch}", chosen.mode, chosen.seconds,
+                   chosen.seed, hopeless=chosen.hopeless)
 
     def _missing(self) -> str:
         """Why nothing can be measured here; empty if something can."""
@@ -202,7 +218,7 @@ class Sweep:
         """One kernel in the measuring process, which is replaced if it does not survive."""
         limit = self.options.timeout or env.get("GCONV_RUN_TIMEOUT")
         try:
-            self._measuring.call(prepare_job, job, limit=_PREPARE_FACTOR * limit)
+            self._measuring.call(prepare_job, job, limit=_PREPARE_FACTOR * env.get("GCONV_RUN_TIMEOUT"))
             return self._measuring.call(measure_job, job, limit=limit)
         except Lost as lost:
             return Outcome("TIMEOUT" if lost.timeout else "CRASH", str(lost))
@@ -210,6 +226,11 @@ class Sweep:
             return Outcome(status_of(failure), failure.message)
         except Exception as failure:
             return Outcome("LAUNCH_ERROR", f"{type(failure).__name__}: {failure}")
+
+    def check(self, item: Item) -> Outcome:
+        """Verify an item on every kind of inputs that tells, and record nothing."""
+        with self._lock:
+            return self.measure(replace(self._job(item), thorough=True, seconds=0.0))
 
     def _keep(self, case: Case, outcome: Outcome) -> Measurement:
         """Commit it. A store that another process locks for long is tried again with the next row."""
@@ -243,12 +264,3 @@ def _chunks(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
         yield part
 
 
-def _compiled(future: Future[Outcome]) -> Outcome:
-    try:
-        return future.result()
-    except Lost as lost:
-        return Outcome("COMPILE_ERROR", str(lost))
-    except GconvError as failure:
-        return Outcome(status_of(failure), failure.message)
-    except Exception as failure:
-        return Outcome("COMPILE_ERROR", f"{type(failure).__name__}: {failure}")

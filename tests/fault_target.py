@@ -37,14 +37,16 @@ class FaultBackend(StubBackend):
 
     def lower(self, spec: Any, problem: ConvProblem, config: KernelConfig, target: str, arch: str) -> Lowered:
         self.problem = problem
-        kind = config.block_per_cu or RIGHT if config.block_per_cu is None or config.block_per_cu <= SLOW else RIGHT
-        text = f"{RIGHT if kind == TWIN else kind}" + (f" variant {config.block_per_cu}" if (config.block_per_cu or 0) > SLOW else "")
+        kind = config.block_per_cu if config.block_per_cu in range(RIGHT, SLOW + 1) else RIGHT
+        variant = f" variant {config.block_per_cu}" if (config.block_per_cu or 0) > SLOW else ""
+        text = f"{RIGHT if kind == TWIN else kind}{variant}"
         return Lowered(text, Plan((Launch("k"),), problem.args(), workspace=64), config)
 
     def compile(self, source: str, arch: str, kernel: str) -> Artifact:
         time.sleep(_COMPILE_SECONDS)
         if int(source.split()[0]) == NO_COMPILE:
-            raise error("compile.failed", tool="stubcc", kernel=kernel, arch=arch, status=1, hint="", details="too many registers")
+            raise error("compile.failed", tool="stubcc", kernel=kernel, arch=arch, status=1, hint="",
+                        details="too many registers")
         return Artifact(Path("none"), 0, {"source": source})
 
     def launch(self, module: Any, plan: Plan, args: bytes, stream: Any = None) -> None:

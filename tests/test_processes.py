@@ -17,7 +17,7 @@ from gconvdsl.processes import Lost, Pool, Process
 
 
 def warn_and_return(text: str) -> str:
-    warnings.warn(text, RuntimeWarning)
+    warnings.warn(text, RuntimeWarning, stacklevel=2)
     return text
 
 
