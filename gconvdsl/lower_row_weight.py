@@ -27,12 +27,14 @@ _MOST_SUMS = 128                    # registers of a lane
 _MOST_BOX = 256                     # pixels of a row that one copy brings
 _RESERVED = 1024                    # bytes of LDS that a block has for itself
 _MOST_ROWS = 1 << 30
+_MORE_FOR_WHOLE = 1.06              # rows of a share, so that it starts and ends with an image
 
 
 @dataclass(frozen=True)
 class RowShape:
     """``channels`` of a block, ``chunks`` of 8 of them a wave; ``images`` and ``halves`` (runs of 8 output pixels) of a row;
-    ``pitch`` pixels of a row of x; ``ring`` stages; ``blocks`` of a compute unit; ``splits`` pieces; ``lanes`` of the sum."""
+    ``pitch`` pixels of a row of x; ``ring`` stages; ``blocks`` of a compute unit; ``splits`` blocks that share the rows, ``cluster`` of them together;
+    ``lanes`` of the sum; ``sharers`` waves of the pixels of a row."""
 
     channels: int
     chunks: int
@@ -44,6 +46,12 @@ class RowShape:
     splits: int
     lanes: int
     sharers: int = 1
+    cluster: int = 1
+
+    @property
+    def pieces(self) -> int:
+        """That are left to be added up."""
+        return self.splits // self.cluster
 
 
 def is_row_weight(problem: ConvProblem, arch: str) -> bool:
@@ -90,24 +98,34 @@ def _sums(problem: ConvProblem, chunks: int) -> int:
 
 def _shape(problem: ConvProblem, arch: Arch) -> RowShape | None:
     out, size = three(problem.output, 1), DTYPES[problem.dtype].bytes
-    channels = 64
-    chunks = 2 if problem.Cg > 8 or _sums(problem, 2) <= 64 else 1
+    sums = _sums(problem, 1)
+    channels = 32 if sums > 100 and problem.Cg <= 8 else 64
+    chunks = 2 if problem.Cg > 8 or sums <= 32 else 1
     runs = -(-out[2] // 8)
     halves = -(-runs // -(-runs // 8))
+    wanted = 8 if problem.Cg > 16 or (chunks == 1 and sums <= 100) else 4
     images = 1
-    while images * halves * 2 <= 8 and images * 2 <= problem.N:
+    while images * halves * 2 <= wanted and images * 2 <= problem.N:
         images *= 2
     pitch = -(-((halves * 8 - 1) * problem.stride[-1] + problem.filter[-1]) // 8) * 8
     if pitch > _MOST_BOX:
         return None
-    blocks = 2 if chunks == 2 and problem.Cg <= 16 else 1
+    waves = channels // (8 * chunks) * max(1, problem.Cg // 16)
+    blocks = 1 if waves > 4 else 2
     part = RowShape(channels, chunks, images, halves, pitch, 1, blocks, 1, 1)
     ring = min(8, ((arch.lds + _RESERVED) // blocks - 3 * _RESERVED) // _stage(problem, part, size))
     if ring < 2:
         return None
-    tiles = -(-problem.C // channels)
-    splits = max(1, min(arch.compute_units * blocks // tiles, _rows(problem, part)))
-    return RowShape(channels, chunks, images, halves, pitch, ring, blocks, splits, _lanes(splits))
+    splits = _shares(_rows(problem, part), arch.compute_units * blocks // -(-problem.C // channels), out[1])
+    cluster = 2 if problem.Cg > 16 and splits % 2 == 0 else 1
+    return RowShape(channels, chunks, images, halves, pitch, ring, blocks, splits, _lanes(splits // cluster), 1, cluster)
+
+
+def _shares(rows: int, most: int, image: int) -> int:
+    """Blocks that share the rows: ``most``, or a little fewer where the shares are then whole images of so many rows."""
+    each = -(-rows // max(1, min(most, rows)))
+    whole = -(-each // image) * image
+    return -(-rows // (whole if whole <= each * _MORE_FOR_WHOLE else each))
 
 
 def _lanes(pieces: int) -> int:
@@ -163,17 +181,23 @@ def lower_shape(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, ta
     assert instruction is not None
     packed = "" if problem.Cg > 8 else ", 8 channels and two taps a tile"
     notes = (f"by rows: {shape.halves * 8} pixels of {shape.images} images at a time through a ring of {shape.ring}, "
-             f"{instruction.name}{packed}", f"{shape.splits} pieces of the reduction, added up in order from an fp32 workspace")
+             f"{instruction.name}{packed}", f"{shape.splits} shares of the rows, added up in order{_how(shape)}")
     return Lowered(_source(spec, problem, shape, instruction), _plan(problem, shape, target), config, notes)
+
+
+def _how(shape: RowShape) -> str:
+    together = f" by clusters of {shape.cluster} blocks" if shape.cluster > 1 else ""
+    return together if shape.pieces == 1 else f"{together}{', then' if together else ''} from an fp32 workspace"
 
 
 def _source(spec: KernelSpec, problem: ConvProblem, shape: RowShape, instruction: Instruction) -> str:
     numbers = {"kAxes": problem.ndim, "kCg": problem.Cg, "kKg": problem.Kg, "kChannels": shape.channels, "kChunks": shape.chunks,
                "kImages": shape.images, "kHalves": shape.halves, "kPitch": shape.pitch, "kRing": shape.ring,
-               "kSharers": shape.sharers, "kLanes": shape.lanes}
+               "kSharers": shape.sharers, "kLanes": shape.lanes, "kCluster": shape.cluster}
     facts = [f"static constexpr gconv::Direction kDirection = {DIRECTION[problem.direction]};",
              *(f"using {name} = {int3(getattr(problem, name.lower()))};" for name in ("Filter", "Stride")),
              *(f"static constexpr int {name} = {value};" for name, value in numbers.items()),
+             f"static constexpr bool kFinish = {str(shape.pieces == 1).lower()};",
              f"using In = {CPP[problem.dtype]};", f"using Out = {CPP[problem.out_dtype]};",
              f"using Instruction = gconv::{instruction.name};", "using Epilogue = ::Epilogue;"]
     body = ['#include "gconv/row_weight.hpp"\n#include "gconv/reduce_taps.hpp"']
@@ -182,8 +206,9 @@ def _source(spec: KernelSpec, problem: ConvProblem, shape: RowShape, instruction
     body.append(f"\nnamespace {{\n{epilogue_struct(spec, CPP[problem.out_dtype])}\n")
     body.append("struct Facts {\n" + "\n".join(f"  {line}" for line in facts) + "\n};\n}  // namespace\n")
     body.append("using Kernel = gconv::RowWeight<Facts>;")
-    body.append(entry("gconv_main", "Kernel::kThreads", shape.blocks, "Kernel", maps=2))
-    body.append(entry("gconv_reduce", str(REDUCE_THREADS), 1, "gconv::ReduceTaps<Facts>"))
+    body.append(entry("gconv_main", "Kernel::kThreads", shape.blocks, "Kernel", maps=2, cluster=shape.cluster))
+    if shape.pieces > 1:
+        body.append(entry("gconv_reduce", str(REDUCE_THREADS), 1, "gconv::ReduceTaps<Facts>"))
     return "\n".join(body) + "\n"
 
 
@@ -194,6 +219,8 @@ def _plan(problem: ConvProblem, shape: RowShape, target: Arch) -> Plan:
     assert x is not None and y is not None
     threads = _waves(problem, shape) * target.wave
     vectors = REDUCE_THREADS // shape.lanes
-    launches = (Launch("gconv_main", (tiles * shape.splits, 1, 1), threads, _lds(problem, shape), maps=(x, y)),
-                Launch("gconv_reduce", (-(-elements // (4 * vectors)), 1, 1), REDUCE_THREADS, 16 * REDUCE_THREADS, overlaps=True))
-    return Plan(launches, problem.args(shape.splits), elements * 4 * shape.splits, (("x", 16), ("y", 16)), dense=True)
+    main = Launch("gconv_main", (tiles * shape.splits, 1, 1), threads, _lds(problem, shape), maps=(x, y))
+    add = Launch("gconv_reduce", (-(-elements // (4 * vectors)), 1, 1), REDUCE_THREADS, 16 * REDUCE_THREADS, overlaps=True)
+    workspace = elements * 4 * shape.pieces if shape.pieces > 1 else 0
+    launches = (main, add) if shape.pieces > 1 else (main,)
+    return Plan(launches, problem.args(shape.splits), workspace, (("x", 16), ("y", 16)), dense=True)

@@ -61,11 +61,12 @@ def source_text(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, sh
     return "\n".join(body) + "\n"
 
 
-def entry(name: str, threads: str, blocks: int, run: str, maps: int = 0) -> str:
-    """A kernel that calls ``run::run`` with the argument block and so many tensor maps."""
+def entry(name: str, threads: str, blocks: int, run: str, maps: int = 0, cluster: int = 1) -> str:
+    """A kernel that calls ``run::run`` with the argument block and so many tensor maps; ``cluster`` blocks work together."""
     parameters = "".join(f" GCONV_TENSOR_MAP({i})" for i in range(maps))
     passed = "".join(f" GCONV_TENSOR_MAP_ARGUMENT({i})" for i in range(maps))
-    return (f"GCONV_KERNEL void GCONV_LAUNCH_BOUNDS(({threads}), {blocks}) {name}(gconv::ConvArgs args{parameters}) "
+    together = f" GCONV_CLUSTER({cluster})" if cluster > 1 else ""
+    return (f"GCONV_KERNEL void GCONV_LAUNCH_BOUNDS(({threads}), {blocks}){together} {name}(gconv::ConvArgs args{parameters}) "
             f"{{ {run}::run(args{passed}); }}")
 
 

@@ -66,7 +66,7 @@ def test_nothing_spreads_from_the_border_of_x(name):
 @pytest.mark.parametrize(("name", "change"), [
     ("4", dict(sharers=2, images=2)), ("4", dict(splits=5, ring=2, lanes=1)), ("columns", dict(halves=3)),
     ("depthwise", dict(channels=32, splits=7, lanes=32)), ("depthwise", dict(chunks=1, images=1, halves=4)),
-    ("32", dict(sharers=2, images=8, splits=1)), ("7x7", dict(sharers=2, images=4, splits=3)),
+    ("32", dict(sharers=2, images=8, splits=1)), ("32", dict(splits=4, cluster=4)), ("3-D", dict(splits=8, cluster=4)), ("7x7", dict(sharers=2, images=4, splits=3)),
 ])
 def test_other_shapes_are_right(name, change, monkeypatch):
     problem = _problem(name)
@@ -89,10 +89,26 @@ def test_what_it_does_not_serve(change):
         assert find_family(problem, KernelConfig(), other) is not lowering
 
 
-def test_pieces_are_as_many_as_blocks_fill_the_device():
-    problem = gconv.ConvProblem(N=64, G=32, C=128, K=128, input=56, filter=(3, 3), pad=1, dtype="bf16", direction="bwd_weight")
-    shape = find_shape(problem, SM_90)
-    assert shape.splits * 2 <= SM_90.compute_units * shape.blocks < (shape.splits + 1) * 2
+def _layer(**changes):
+    return gconv.ConvProblem(**{**dict(N=64, G=32, C=128, K=128, input=56, filter=(3, 3), pad=1, dtype="bf16"), **changes},
+                             direction="bwd_weight")
+
+
+def test_shares_fill_the_device():
+    shape = find_shape(_layer(), SM_90)
+    assert 0.95 * SM_90.compute_units * shape.blocks <= 2 * shape.splits <= SM_90.compute_units * shape.blocks
+
+
+def test_shares_are_whole_images_where_that_is_near():
+    shape = find_shape(_layer(C=512, K=512, input=14), SM_90)
+    assert shape.splits * 14 == 64 // shape.images * 14
+
+
+def test_pairs_of_blocks_add_up_the_sums_of_wide_groups():
+    shape = find_shape(_layer(C=1024, K=1024, input=7), SM_90)
+    assert shape.cluster == 2 and shape.pieces == shape.splits // 2
+    lowered = lowering(bare_spec("bwd_weight"), _layer(C=1024, K=1024, input=7), KernelConfig(), "sm_90")
+    assert lowered.plan.workspace == shape.pieces * 1024 * 9 * 32 * 4 and "GCONV_CLUSTER(2)" in lowered.source
 
 
 @pytest.mark.parametrize("name", ["4", "32", "7x7"])

@@ -6,7 +6,7 @@
 namespace gconv {
 
 // Pieces are (tap, output channel, input channel of its group) in float. kVectors threads side by side take four elements each; kLanes
-// such rows share out the pieces, and their sums are added as a tree. S states Filter, kCg, kKg, kLanes, Out, Epilogue.
+// such rows share out the pieces, and their sums are added as a tree. S states Filter, kCg, kKg, kLanes, kCluster, Out, Epilogue.
 template <class S>
 struct ReduceTaps {
   static constexpr int kThreads = 256, kVectors = kThreads / S::kLanes, kTaps = S::Filter::product;
@@ -18,11 +18,12 @@ struct ReduceTaps {
     GCONV_LDS(Four, shared, kThreads, 0);
     int channels = a.G * S::kKg, vectors = channels * S::kCg / 4 * kTaps;
     int lane = hw::thread_id() / kVectors, vector = hw::block_id_x() * kVectors + hw::thread_id() % kVectors;
+    int pieces = a.splits / S::kCluster;
     Four sum = {};
     hw::wait_for_launches();
     if (vector < vectors) {
       const Four* from = (const Four*)a.workspace + vector;
-      for (int piece = lane; piece < a.splits; piece += S::kLanes) add(sum, from[(long long)piece * vectors]);
+      for (int piece = lane; piece < pieces; piece += S::kLanes) add(sum, from[(long long)piece * vectors]);
     }
     if constexpr (S::kLanes > 1) {
       shared[hw::thread_id()] = sum;

@@ -10,7 +10,8 @@
 //
 // S states kAxes, Filter, Stride (h, w: 1 or 2; d: 1), kCg (= Kg), kChannels of a block, kChunks of 8 channels that a wave takes of each
 // tensor, kImages and kHalves (runs of 8 output pixels along w) of a row, kSharers (waves that share the runs of a row), kPitch (pixels of
-// a row of x in LDS, a multiple of 8), kRing stages, In, Instruction.
+// a row of x in LDS, a multiple of 8), kRing stages, kCluster blocks that add up their sums, kFinish (nothing is left to be added up then), In, Out,
+// Epilogue, Instruction.
 #pragma once
 
 #include "conv_operands.hpp"
@@ -26,33 +27,45 @@ template <class S>
 struct RowWalk {
   using F = typename S::Filter;
   using St = typename S::Stride;
-  static constexpr int kReach = (F::h - 1) / St::h;  // dy rows above its own that a row of x can meet
-  int row, rows_left;                                // of the range
-  int image, depth, column, first, end, stage, last; // of the segment: output rows [first, end), stages [first, last]
+  static constexpr int kWidth = S::kHalves * 8, kReach = (F::h - 1) / St::h;  // dy rows above its own that a row of x can meet
+  int rows_left;                                   // of the range, behind this segment
+  int image, depth, column, first, end;            // the segment: output rows [first, end)
+  int stage, last;                                 // its next stage and its last one
 
-  GCONV_DEVICE RowWalk(const ConvArgs& a, int split) {
-    int total = rows(a), each = (total + a.splits - 1) / a.splits;
-    row = min_of(split * each, total);
-    rows_left = min_of(each, total - row);
-  }
-  static GCONV_DEVICE int columns(const ConvArgs& a) { return (a.out[2] + S::kHalves * 8 - 1) / (S::kHalves * 8); }
-  static GCONV_DEVICE int rows(const ConvArgs& a) {
-    return (a.N + S::kImages - 1) / S::kImages * columns(a) * a.in[0] * a.out[1];
-  }
-  GCONV_DEVICE bool next(const ConvArgs& a) {
-    if (rows_left <= 0) return false;
-    int unit = row / a.out[1], of = columns(a);
+  // The rows of `count` shares from `share` on.
+  GCONV_DEVICE void begin(const ConvArgs& a, int share, int count) {
+    int of = (a.out[2] + kWidth - 1) / kWidth, total = (a.N + S::kImages - 1) / S::kImages * of * a.in[0] * a.out[1];
+    int each = (total + a.splits - 1) / a.splits, row = share * each, unit = row / a.out[1];
+    rows_left = min_of(count * each, total - row);
     first = row - unit * a.out[1];
-    end = min_of(a.out[1], first + rows_left);
-    row += end - first;
-    rows_left -= end - first;
-    column = unit % of * S::kHalves * 8;
+    column = unit % of * kWidth;
     unit /= of;
     depth = S::kAxes < 3 ? 0 : unit % a.in[0];
     image = (S::kAxes < 3 ? unit : unit / a.in[0]) * S::kImages;
-    // Stage j brings dy row j and the rows of x that start at j * stride - pad; later ones lie below the image.
+    open(a);
+  }
+  // Stage j brings dy row j and the rows of x that start at j * stride - pad; later ones lie below the image.
+  GCONV_DEVICE void open(const ConvArgs& a) {
+    end = min_of(a.out[1], first + rows_left);
+    rows_left -= end - first;
+    stage = first;
     last = min_of(end - 1 + kReach, (a.in[1] - 1 + a.pad[1]) / St::h);
-    return true;
+  }
+  GCONV_DEVICE bool more() const { return end > first; }
+  GCONV_DEVICE void next(const ConvArgs& a) {
+    ++stage;
+    while (stage > last && more()) {
+      first = 0;
+      column += kWidth;
+      if (column >= a.out[2]) {
+        column = 0;
+        if (S::kAxes < 3 || ++depth == a.in[0]) {
+          depth = 0;
+          image += S::kImages;
+        }
+      }
+      open(a);
+    }
   }
 };
 
@@ -74,6 +87,11 @@ struct RowWeight {
   static constexpr int kRuns = S::kImages * S::kHalves, kLoadRuns = 4 / S::kChunks, kLoads = ceil_div(kRuns, kLoadRuns * S::kSharers);
   static constexpr int kPhases = min_of(F::w, 8);
   static constexpr int kReach = Walk::kReach, kWindow = kReach + 1;  // dy rows of one plane in registers
+#if defined(GCONV_CLUSTERS)
+  static constexpr int kBlocks = S::kCluster, kTogether = 1;  // blocks that add up their sums, and shares of the rows that one does
+#else
+  static constexpr int kBlocks = 1, kTogether = S::kCluster;
+#endif
   static_assert(!kWide || S::kChunks == 2, "a wave takes 16 channels of wide groups");
   static_assert(kStage % (8 * kBytes) == 0 && S::kPitch % 8 == 0, "rows keep the phase of the swizzle");
 
@@ -96,6 +114,7 @@ struct RowWeight {
     int t = p % plane_tiles(r) * 2 + half;
     return {p / plane_tiles(r), t, t < reach(r)};
   }
+  static constexpr GCONV_DEVICE unsigned bit_of(int r, Tap tap) { return tap.there ? 1u << (tap.z * reach(r) + tap.t) : 0; }
   static constexpr int kOperands = tiles(0), kSteps = kWide ? 1 : kLoadRuns / 2, kParts = kWide ? 1 : S::kChunks;
   static constexpr int kTiles = tiles(0) + (St::h == 2 ? tiles(1) : 0);
   static constexpr int kSums = kTiles * F::w;
@@ -103,29 +122,27 @@ struct RowWeight {
   typedef float Sums[kSums][S::kChunks][4];
   typedef unsigned Window[kOperands][kLoads][kParts][kSteps][4];
 
-  // Grid: tiles of channels * splits, those of a split side by side.
+  // Grid: tiles of channels * shares of the rows, the shares of a tile side by side. The kCluster blocks of a cluster add up their sums
+  // before they leave; where there are no clusters, the first of them does the work of all.
   static GCONV_DEVICE void run(const ConvArgs& a, const hw::TensorMap& map_x, const hw::TensorMap& map_y) {
-    GCONV_LDS(unsigned char, raw, kBars + 32 * S::kRing + (int)sizeof(Progress) + 1024, 0);
+    GCONV_LDS(unsigned char, raw, kBars + 32 * S::kRing + (int)sizeof(Walk) + 1024, 0);
     unsigned char* ring = raw + hw::kept((int)((1024 - (unsigned)(unsigned long long)(const void*)raw % 1024) % 1024));
     hw::Mbarrier* full = (hw::Mbarrier*)(ring + kBars);
     hw::Mbarrier* empty = full + S::kRing;
     Stage* stages = (Stage*)(empty + S::kRing);
-    Progress* progress = (Progress*)(stages + S::kRing);
-    if (hw::thread_id() == 0) {
-      for (int i = 0; i < S::kRing; ++i) {
-        hw::mbarrier_init(full[i], 1);
-        hw::mbarrier_init(empty[i], kWaves);
-      }
-      hw::mbarrier_init_done();
-    }
+    int tile = hw::block_id_x() / a.splits, share = hw::block_id_x() - tile * a.splits, rank = share % S::kCluster;
+    if (kTogether > 1 && rank != 0) return;
+    const Block block = {a, map_x, map_y, ring, full, empty, stages, (Walk*)(stages + S::kRing), tile * S::kChannels};
+    if (hw::thread_id() == 0) block.set_up();
     hw::barrier();
-    int of = (a.G * S::kCg + S::kChannels - 1) / S::kChannels, channel = hw::block_id_x() % of * S::kChannels, split = hw::block_id_x() / of;
+    if (hw::lane_id() == 0) block.fill(share, kTogether);
+    hw::wave_sync();
     hw::let_launches_start();
     Sums sums;
     clear(sums);
-    consume({a, map_x, map_y, ring, full, empty, stages, progress, channel}, split, sums);
+    consume(block, sums);
     for (int sharer = 1; sharer < S::kSharers; ++sharer) gather(sharer, (float*)ring, sums);
-    if (hw::wave_id() < kTeam) store(a, channel, split, hw::wave_id(), sums);
+    add_up(ring, rank, sums, {a, block.channel, share / S::kCluster});
   }
 
  private:
@@ -136,61 +153,72 @@ struct RowWeight {
     short planes, opens;
     int column;
   };
-  // Where the copies are; in LDS, because one lane alone needs it.
-  struct Progress {
-    Walk walk;
-    int stage, more;
-  };
   struct Block {
     const ConvArgs& a;
     const hw::TensorMap &map_x, &map_y;
     unsigned char* ring;
     hw::Mbarrier *full, *empty;
     Stage* stages;
-    Progress* progress;
+    Walk* progress;  // of the copies; in LDS, because one lane alone needs it
     int channel;
 
-    // Starts the copies of one more stage, or ends the last one. By one lane.
-    GCONV_DEVICE void feed(int slot) const {
-      Progress& at = *progress;
-      if (at.more < 0) return;
-      if (at.more == 0) {
-        stages[slot].column = at.more = -1;
+    // Sets up the ring. By one thread.
+    GCONV_DEVICE void set_up() const {
+      hw::prefetch(map_x);
+      hw::prefetch(map_y);
+      for (int i = 0; i < S::kRing; ++i) {
+        hw::mbarrier_init(full[i], 1);
+        hw::mbarrier_init(empty[i], kWaves);
+      }
+      hw::mbarrier_init_done();
+    }
+    // Fills it: each wave starts its share of the stages. By one lane of each.
+    GCONV_DEVICE void fill(int share, int shares) const {
+      Walk walk;
+      walk.begin(a, share, shares);
+      if (walk.stage > walk.last) walk.next(a);
+      GCONV_KEEP_LOOP
+      for (int i = 0; i < S::kRing; ++i) {
+        if (i % kWaves == hw::wave_id()) feed(walk, i);
+        if (walk.more()) walk.next(a);
+      }
+      if (hw::wave_id() == 0) *progress = walk;
+    }
+    // Starts the copies of a stage, or says that there is none. By one lane.
+    GCONV_DEVICE void feed(const Walk& walk, int slot) const {
+      if (!walk.more()) {
+        stages[slot].column = -1;
         hw::mbarrier_arrive(full[slot]);
         return;
       }
-      start(at.walk, at.stage, ring + slot * kStage, full[slot], stages[slot]);
-      if (++at.stage > at.walk.last) open(at);
+      start(walk, ring + slot * kStage, full[slot], stages[slot]);
     }
-    GCONV_DEVICE void open(Progress& at) const {
-      do at.more = at.walk.next(a);
-      while (at.more && at.walk.last < at.walk.first);
-      at.stage = at.walk.first;
-    }
-    GCONV_DEVICE void start(const Walk& walk, int j, unsigned char* to, hw::Mbarrier& bar, Stage& note) const {
-      int planes = planes_of(a, walk.depth);
-      note.taps[0] = taps<0>(walk, j, planes);
-      if constexpr (St::h == 2) note.taps[1] = taps<1>(walk, j, planes);
-      if (j >= walk.end) planes = 0;
-      note.planes = (short)planes;
-      note.opens = j == walk.first;
-      note.column = walk.column;
-      hw::mbarrier_expect(bar, kBytesX + count(planes) * kBytesY);
-      int h = j * St::h - a.pad[1], w = walk.column * St::w - a.pad[2];
+    // The barrier waits for the arrival that comes last, whatever bytes have come before.
+    GCONV_DEVICE void start(const Walk& walk, unsigned char* to, hw::Mbarrier& bar, Stage& note) const {
+      int j = walk.stage, h = j * St::h - a.pad[1], w = walk.column * St::w - a.pad[2], bytes = kBytesX;
       if constexpr (S::kAxes < 3) hw::load_box(to, map_x, bar, channel, w, h, walk.image);
       else hw::load_box(to, map_x, bar, channel, w, h, walk.depth, walk.image);
+      int planes = planes_of(a, walk.depth), present = j < walk.end ? planes : 0;
       for (int z = 0; z < F::d; ++z) {
-        if (!(planes >> z & 1)) continue;
+        if (!(present >> z & 1)) continue;
         unsigned char* y = to + kBytesX + z * kBytesY;
         if constexpr (S::kAxes < 3) hw::load_box(y, map_y, bar, channel, walk.column, j, walk.image);
         else hw::load_box(y, map_y, bar, channel, walk.column, j, walk.depth + a.pad[0] - z, walk.image);
+        bytes += kBytesY;
       }
+      note.taps[0] = taps<0>(walk, h, planes);
+      if constexpr (St::h == 2) note.taps[1] = taps<1>(walk, h + 1, planes);
+      note.planes = (short)present;
+      note.opens = j == walk.first;
+      note.column = walk.column;
+      hw::mbarrier_expect(bar, bytes);
     }
     template <int R>
-    GCONV_DEVICE unsigned taps(const Walk& walk, int j, int planes) const {
-      if ((unsigned)(j * St::h - a.pad[1] + R) >= (unsigned)a.in[1]) return 0;
-      int most = min_of(j - walk.first + 1, reach(R)), least = max_of(j - walk.end + 1, 0);  // t from least to below most
+    GCONV_DEVICE unsigned taps(const Walk& walk, int h, int planes) const {
+      if ((unsigned)h >= (unsigned)a.in[1]) return 0;
+      int most = min_of(walk.stage - walk.first + 1, reach(R)), least = max_of(walk.stage - walk.end + 1, 0);  // t from least to below most
       unsigned column = most > least ? (1u << most) - (1u << least) : 0, all = 0;
+      GCONV_UNROLL
       for (int z = 0; z < F::d; ++z)
         if (planes >> z & 1) all |= column << z * reach(R);
       return all;
@@ -202,12 +230,6 @@ struct RowWeight {
     for (int z = 0; z < F::d; ++z) planes |= ((unsigned)(depth + a.pad[0] - z) < (unsigned)a.out[0]) << z;
     return planes;
   }
-  static GCONV_DEVICE int count(int planes) {
-    int n = 0;
-    for (int z = 0; z < F::d; ++z) n += planes >> z & 1;
-    return n;
-  }
-
   // What a lane reads: of each load one pixel's 8 channels of one 8 x 8 matrix; matrices are chunks of channels, then runs of pixels.
   struct Lane {
     int x[kLoads], y[kLoads];  // bytes from the start of a row to the lane's run, for y to its pixel and channels
@@ -241,13 +263,8 @@ struct RowWeight {
     }
   };
 
-  static GCONV_DEVICE void consume(const Block& block, int split, Sums& sums) {
+  static GCONV_DEVICE void consume(const Block& block, Sums& sums) {
     int wave = hw::wave_id(), slot = 0, parity = 0;
-    if (hw::thread_id() == 0) {
-      block.progress->walk = Walk(block.a, split);
-      block.open(*block.progress);
-      for (int i = 0; i < S::kRing; ++i) block.feed(i);
-    }
     Window window;
     clear(window);
     Lane lane;
@@ -274,7 +291,11 @@ struct RowWeight {
   static GCONV_DEVICE void refill(const Block& block, int slot, int parity) {
     if (--slot < 0) slot = S::kRing - 1, parity ^= 1;
     hw::mbarrier_wait(block.empty[slot], parity);
-    if (hw::lane_id() == 0) block.feed(slot);
+    if (hw::lane_id() != 0) return;
+    Walk walk = *block.progress;
+    block.feed(walk, slot);
+    if (walk.more()) walk.next(block.a);
+    *block.progress = walk;
   }
   // Adds the sums of the waves that have shared the pixels of a row, one after the other, by way of the ring that nobody reads any more.
   static GCONV_DEVICE void gather(int sharer, float* at, Sums& sums) {
@@ -333,7 +354,7 @@ struct RowWeight {
   }
 
   // A row of x of a stage, of residue R, against the window of dy. Rows of dy that do not exist must not meet an Inf or NaN in x. Wide
-  // groups leave out their taps; narrow ones multiply zeros, since a tile has two taps, and in the rare case put the sums back.
+  // groups leave out their tiles; narrow ones, of whose tiles one tap may be there, multiply zeros, and in the rare case put the sums back.
   template <int R>
   static GCONV_DEVICE void row(unsigned taps, const unsigned char* stage, const Lane& lane, const Window& window, Sums& sums) {
     constexpr unsigned all = (unsigned)((1ull << F::d * reach(R)) - 1);
@@ -342,7 +363,7 @@ struct RowWeight {
       multiply<R>(taps, stage, lane, window, sums);
     } else {
       float before[kCount];
-      bool harmful = taps != all && !finite<R>(stage, lane);
+      bool harmful = taps != all && !finite<R>(stage);
       if (harmful) save(sums, before);
       multiply<R>(taps, stage, lane, window, sums);
       if (harmful) put_back<R>(taps, before, sums);
@@ -381,7 +402,7 @@ struct RowWeight {
   static GCONV_DEVICE void multiply_read(unsigned taps, int read, int s, const unsigned (&x)[4], const Window& window, Sums& sums) {
     GCONV_UNROLL
     for (int p = 0; p < tiles(R); ++p) {
-      if (kWide && !(taps >> p & 1)) continue;
+      if (kWide && (taps & bit_of(R, tap_of(R, p, 0))) == 0) continue;
       GCONV_UNROLL
       for (int n = 0; n < S::kChunks; ++n) {
         const unsigned runs[2] = {x[n * kLoadRuns + 2 * s], x[n * kLoadRuns + 2 * s + 1]};
@@ -390,20 +411,21 @@ struct RowWeight {
     }
   }
   static constexpr GCONV_DEVICE int sum_of(int r, int p, int k) { return ((r == 0 ? 0 : tiles(0)) + p) * F::w + k; }
-  // Whether all that this wave reads of a row is finite.
+  // Whether a row is finite in the channels that this wave reads.
   template <int R>
-  static GCONV_DEVICE bool finite(const unsigned char* stage, const Lane& lane) {
+  static GCONV_DEVICE bool finite(const unsigned char* stage) {
     constexpr unsigned exponent = is_same<In, f16>::value ? 0x7c007c00u : 0x7f807f80u, one = exponent & ~(exponent << 1) & 0x7fff7fffu;
+    constexpr int units = S::kImages * S::kPitch * S::kChunks;
+    int chunk = hw::wave_id() % kSlices * S::kChunks;
     unsigned carry = 0;
-    GCONV_UNROLL
-    for (int k = 0; k < F::w; ++k)
+    GCONV_KEEP_LOOP
+    for (int i = hw::lane_id(); i < units; i += hw::kWave) {
+      int pixel = i / S::kChunks % S::kPitch, image = i / (S::kChunks * S::kPitch);
+      const unsigned char* row = stage + (image * St::h + R) * kRowX;
+      Raw<16> unit = *(const Raw<16>*)(row + hw::swizzled<kBytes>(pixel * kBytes + (chunk + i % S::kChunks) * 16));
       GCONV_UNROLL
-      for (int l = 0; l < kLoads; ++l) {
-        unsigned x[4];
-        load_x<R>(x, stage, lane, l, k);
-        GCONV_UNROLL
-        for (int i = 0; i < 4; ++i) carry |= (x[i] & exponent) + one;
-      }
+      for (int e = 0; e < 4; ++e) carry |= (unit.word[e] & exponent) + one;
+    }
     return !hw::any_lane((carry & 0x80008000u) != 0);
   }
   // Through memory of the lane: in registers the copy would cost the usual case as much.
@@ -421,7 +443,7 @@ struct RowWeight {
       GCONV_UNROLL
       for (int half = 0; half < 2; ++half) {
         const Tap tap = tap_of(R, p, half);
-        if (tap.there && (taps >> (tap.z * reach(R) + tap.t) & 1)) continue;
+        if (taps & bit_of(R, tap)) continue;
         GCONV_UNROLL
         for (int k = 0; k < F::w; ++k)
           GCONV_UNROLL
@@ -432,39 +454,105 @@ struct RowWeight {
       }
   }
 
-  // The piece of this split: (tap, output channel, input channel of its group).
-  static GCONV_DEVICE void store(const ConvArgs& a, int channel, int split, int wave, const Sums& sums) {
-    int channels = a.G * S::kCg, slice = wave % kSlices, part = wave / kSlices % kTilesC;
-    float* piece = (float*)a.workspace + (long long)split * channels * F::product * S::kCg;
-    GCONV_UNROLL
-    for (int r = 0; r < St::h; ++r)
+  // Where sums go: to the piece of the workspace that the block or cluster has, (tap, output channel, input channel of its group), or
+  // finished to dw.
+  struct Result {
+    const ConvArgs& a;
+    int channel, piece;
+
+    // The sums of lane `lane` of wave `wave` of a team: number `n`, then chunk, of Sums.
+    GCONV_DEVICE void put(int wave, int lane, int number, int chunk, const float (&sum)[4]) const {
+      int k = number % F::w, p = number / F::w;
+      bool second = St::h == 2 && p >= tiles(0);
       GCONV_UNROLL
-      for (int p = 0; p < tiles(r); ++p)
+      for (int half = 0; half < 2; ++half) {
+        const Tap tap = second ? tap_of(St::h - 1, p - tiles(0), half) : tap_of(0, p, half);
+        if (!tap.there) continue;
+        int taps = (tap.z * F::h + (int)second + tap.t * St::h) * F::w + k;
+        put_half(wave, lane, taps, kWide ? half : chunk, chunk, sum[2 * half], sum[2 * half + 1]);
+      }
+    }
+
+   private:
+    GCONV_DEVICE void put_half(int wave, int lane, int tap, int chunk_k, int chunk_c, float low, float high) const {
+      constexpr int kNear = max_of(S::kCg, 2);  // a lane has two neighbours
+      int slice = wave % kSlices, part = wave / kSlices, column = lane % 4 * 2, of_chunk = lane / 4;
+      int out = channel + (slice * S::kChunks + chunk_k) * 8 + of_chunk, channels = a.G * S::kCg;
+      if (out >= channels || (!kWide && of_chunk / kNear != column / kNear)) return;
+      float pair[2] = {low, high};
+      int c = kWide ? part * 16 + chunk_c * 8 + column : column % S::kCg;
+      if constexpr (S::kCg == 1) pair[0] = of_chunk % 2 ? high : low;
+      if constexpr (S::kFinish) {
+        unsigned w = (unsigned)tap % F::w, h = (unsigned)tap / F::w % F::h, d = (unsigned)tap / (F::h * F::w);
+        long long at = out % S::kCg * a.wv.n + out / S::kCg * a.wv.g + d * a.wv.s[0] + h * a.wv.s[1] + w * a.wv.s[2] + c;
         GCONV_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          const Tap tap = tap_of(r, p, half);
-          if (!tap.there) continue;
-          int row = tap.z * F::h + r + tap.t * St::h;
-          GCONV_UNROLL
-          for (int n = 0; n < S::kChunks; ++n) {
-            int out = channel + (slice * S::kChunks + (kWide ? half : n)) * 8 + hw::lane_id() / 4, column = hw::lane_id() % 4 * 2;
-            if (out >= channels) continue;
-            GCONV_UNROLL
-            for (int k = 0; k < F::w; ++k) {
-              const float(&sum)[4] = sums[sum_of(r, p, k)][n];
-              float* to = piece + ((long long)(row * F::w + k) * channels + out) * S::kCg;
-              float low = sum[2 * half], high = sum[2 * half + 1];
-              if constexpr (S::kCg == 1) {
-                if (hw::lane_id() / 8 == column / 2) *to = hw::lane_id() / 4 % 2 ? high : low;
-              } else if (kWide || hw::lane_id() / 4 / S::kCg == column / S::kCg) {
-                to += kWide ? part * 16 + n * 8 + column : column % S::kCg;
-                to[0] = low;
-                to[1] = high;
-              }
-            }
-          }
+        for (int i = 0; i < min_of(S::kCg, 2); ++i)
+          ((typename S::Out*)a.w)[at + i] = from_float<typename S::Out>(S::Epilogue::apply(pair[i], a, out, at + i));
+      } else {
+        float* to = (float*)a.workspace + (((long long)piece * F::product + tap) * channels + out) * S::kCg + c;
+        GCONV_UNROLL
+        for (int i = 0; i < min_of(S::kCg, 2); ++i) to[i] = pair[i];
+      }
+    }
+  };
+  // The sums of a team go by way of the ring, which nobody reads any more, so that few instructions put them where they belong. Each block
+  // of a cluster takes its share of the sums of all, and adds them up in order.
+  static constexpr int kBatch = 3, kLanes = kTeam * hw::kWave, kQuads = kSums * S::kChunks, kPart = min_of(kQuads, kBars / (16 * kLanes));
+  static_assert(kPart > 0 && (kBlocks == 1 || kPart == kQuads), "clusters add up all sums at once");
+  struct alignas(16) Four {
+    float at[4];
+  };
+  static GCONV_DEVICE void add_up(unsigned char* ring, int rank, const Sums& sums, const Result& result) {
+    GCONV_KEEP_LOOP
+    for (int first = 0; first < kQuads; first += kPart) {
+      hw::barrier();
+      if (hw::thread_id() < kLanes) {
+        GCONV_UNROLL
+        for (int q = 0; q < kQuads; ++q) {
+          const float(&sum)[4] = sums[q / S::kChunks][q % S::kChunks];
+          Four* at = (Four*)ring + (q % kPart) * kLanes + hw::thread_id();
+          if (kPart == kQuads || (unsigned)(q - first) < (unsigned)kPart) *at = {{sum[0], sum[1], sum[2], sum[3]}};
         }
+      }
+      meet();
+      int count = min_of(kPart, kQuads - first) * kLanes, each = (count + kBlocks - 1) / kBlocks, end = kBlocks == 1 ? count : min_of((rank + 1) * each, count);
+      GCONV_KEEP_LOOP
+      for (int i = (kBlocks == 1 ? 0 : rank * each) + hw::thread_id(); i < end; i += kBatch * kThreads) {
+        float sum[kBatch][4];
+        GCONV_UNROLL
+        for (int n = 0; n < kBatch; ++n) read(sum[n], ring + min_of(i + n * kThreads, count - 1) * 16);
+        GCONV_UNROLL
+        for (int n = 0; n < kBatch; ++n) {
+          int at = i + n * kThreads, quad = first + at / kLanes, thread = at % kLanes;
+          if (at < end) result.put(thread / hw::kWave, thread % hw::kWave, quad / S::kChunks, quad % S::kChunks, sum[n]);
+        }
+      }
+    }
+    if constexpr (kBlocks > 1) meet();  // until then the others may still read
   }
+#if defined(GCONV_CLUSTERS)
+  static GCONV_DEVICE void meet() {
+    if constexpr (kBlocks > 1) hw::cluster_barrier();
+    else hw::barrier();
+  }
+  static GCONV_DEVICE void read(float (&sum)[4], const unsigned char* at) {
+    float part[kBlocks][4];
+    GCONV_UNROLL
+    for (int r = 0; r < kBlocks; ++r) hw::load_of_block(part[r], at, r);
+    GCONV_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      sum[e] = part[0][e];
+      GCONV_UNROLL
+      for (int r = 1; r < kBlocks; ++r) sum[e] += part[r][e];
+    }
+  }
+#else
+  static GCONV_DEVICE void meet() { hw::barrier(); }
+  static GCONV_DEVICE void read(float (&sum)[4], const unsigned char* at) {
+    GCONV_UNROLL
+    for (int e = 0; e < 4; ++e) sum[e] = ((const float*)at)[e];
+  }
+#endif
 };
 
 #endif

@@ -40,6 +40,18 @@ __device__ __forceinline__ void wait_for_launches() {
 #endif
 }
 __device__ __forceinline__ bool any_lane(bool value) { return __any_sync(0xffffffffu, value) != 0; }
+// Clusters of blocks, consecutive in x: they meet, and read from the LDS of block `rank` what it has at the address of their own.
+#define GCONV_CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define GCONV_CLUSTERS 1
+__device__ __forceinline__ void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void load_of_block(float (&to)[4], const void* own, int rank) {
+  asm volatile("{\n.reg .u32 at;\nmapa.shared::cluster.u32 at, %4, %5;\nld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [at];\n}"
+               : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3]) : "r"((unsigned)__cvta_generic_to_shared(own)), "r"(rank) : "memory");
+}
+#endif
 // The same value, which the compiler then keeps in a register instead of computing it again where it is used.
 template <class T>
 __device__ __forceinline__ T kept(T value) {

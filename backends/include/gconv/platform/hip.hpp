@@ -8,6 +8,7 @@
   __attribute__((amdgpu_flat_work_group_size(threads, threads), amdgpu_waves_per_eu(((threads) / 256 > 0 ? (threads) / 256 : 1) * (blocks_per_cu))))
 #define GCONV_LDS(T, name, count, byte_offset) __attribute__((shared)) __attribute__((aligned(16))) T name[count]
 #define GCONV_UNROLL _Pragma("unroll")
+#define GCONV_CLUSTER(blocks)
 #define GCONV_KEEP_LOOP _Pragma("nounroll")
 
 namespace gconv {

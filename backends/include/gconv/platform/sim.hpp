@@ -26,6 +26,7 @@
 #define GCONV_DEVICE_INLINE inline __attribute__((always_inline))
 #define GCONV_DEVICE GCONV_DEVICE_INLINE
 #define GCONV_UNROLL
+#define GCONV_CLUSTER(blocks)
 #define GCONV_KEEP_LOOP
 #define GCONV_SCHED_GROUP_BARRIER(mask, size, group)
 #define GCONV_SCHED_BARRIER()
