@@ -7,7 +7,7 @@ pixels is taken by matrix instructions (backends/include/gconv/row_weight.hpp).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from .archs import Arch, Instruction, arch as find_arch
@@ -24,6 +24,7 @@ __all__ = ["is_row_weight", "lower_row_weight"]
 
 _GROUPS = (1, 2, 4, 8, 16, 32)      # channels of a group
 _MOST_SUMS = 128                    # registers of a lane
+_MOST_TAPS = 32                     # of a column of the filter, all planes
 _MOST_BOX = 256                     # pixels of a row that one copy brings
 _RESERVED = 1024                    # bytes of LDS that a block has for itself
 _MOST_ROWS = 1 << 30
@@ -33,8 +34,8 @@ _MORE_FOR_WHOLE = 1.06              # rows of a share, so that it starts and end
 @dataclass(frozen=True)
 class RowShape:
     """``channels`` of a block, ``chunks`` of 8 of them a wave; ``images`` and ``halves`` (runs of 8 output pixels) of a row;
-    ``pitch`` pixels of a row of x; ``ring`` stages; ``blocks`` of a compute unit; ``splits`` blocks that share the rows, ``cluster`` of them together;
-    ``lanes`` of the sum; ``sharers`` waves of the pixels of a row."""
+    ``pitch`` pixels of a row of x; ``ring`` stages; ``blocks`` of a compute unit; ``splits`` blocks that share the rows, ``cluster``
+    of them together; ``lanes`` of the sum of the pieces that they leave."""
 
     channels: int
     chunks: int
@@ -45,7 +46,6 @@ class RowShape:
     blocks: int
     splits: int
     lanes: int
-    sharers: int = 1
     cluster: int = 1
 
     @property
@@ -77,9 +77,10 @@ def _instruction(problem: ConvProblem, arch: Arch) -> Instruction | None:
 
 def _served(problem: ConvProblem) -> bool:
     narrow = problem.direction == "bwd_weight" and problem.Cg == problem.Kg and problem.Cg in _GROUPS and problem.C % 8 == 0
-    stride, (_, filter_h, filter_w) = three(problem.stride, 1), three(problem.filter, 1)
+    stride, (depth, filter_h, _) = three(problem.stride, 1), three(problem.filter, 1)
     steps = stride[0] == 1 and max(stride[1:]) <= 2 and set(problem.dilation) == {1}
-    return bool(narrow and steps and problem.N and _sums(problem, 1) <= _MOST_SUMS and filter_h <= 16)
+    fits = _sums(problem, 1) <= _MOST_SUMS and depth * filter_h <= _MOST_TAPS
+    return bool(narrow and steps and problem.N and fits)
 
 
 def _tiles(problem: ConvProblem) -> int:
@@ -97,11 +98,11 @@ def _sums(problem: ConvProblem, chunks: int) -> int:
 
 
 def _shape(problem: ConvProblem, arch: Arch) -> RowShape | None:
-    out, size = three(problem.output, 1), DTYPES[problem.dtype].bytes
+    """Measured on an H200 (docs/performance.md): two blocks a compute unit where registers permit, and deep rings."""
     sums = _sums(problem, 1)
     channels = 32 if sums > 100 and problem.Cg <= 8 else 64
     chunks = 2 if problem.Cg > 8 or sums <= 32 else 1
-    runs = -(-out[2] // 8)
+    runs = -(-three(problem.output, 1)[2] // 8)
     halves = -(-runs // -(-runs // 8))
     wanted = 8 if problem.Cg > 16 or (chunks == 1 and sums <= 100) else 4
     images = 1
@@ -110,15 +111,21 @@ def _shape(problem: ConvProblem, arch: Arch) -> RowShape | None:
     pitch = -(-((halves * 8 - 1) * problem.stride[-1] + problem.filter[-1]) // 8) * 8
     if pitch > _MOST_BOX:
         return None
-    waves = channels // (8 * chunks) * max(1, problem.Cg // 16)
-    blocks = 1 if waves > 4 else 2
-    part = RowShape(channels, chunks, images, halves, pitch, 1, blocks, 1, 1)
-    ring = min(8, ((arch.lds + _RESERVED) // blocks - 3 * _RESERVED) // _stage(problem, part, size))
+    part = RowShape(channels, chunks, images, halves, pitch, 1, 1, 1, 1)
+    return _filled(problem, arch, replace(part, blocks=1 if _waves(problem, part) > 4 else 2))
+
+
+def _filled(problem: ConvProblem, arch: Arch, part: RowShape) -> RowShape | None:
+    """The ring and the shares of the rows that fill LDS and the device."""
+    stage = _stage(problem, part, DTYPES[problem.dtype].bytes)
+    ring = min(8, ((arch.lds + _RESERVED) // part.blocks - 3 * _RESERVED) // stage)
     if ring < 2:
         return None
-    splits = _shares(_rows(problem, part), arch.compute_units * blocks // -(-problem.C // channels), out[1])
-    cluster = 2 if problem.Cg > 16 and splits % 2 == 0 else 1
-    return RowShape(channels, chunks, images, halves, pitch, ring, blocks, splits, _lanes(splits // cluster), 1, cluster)
+    most = arch.compute_units * part.blocks // -(-problem.C // part.channels)
+    splits = _shares(_rows(problem, part), most, three(problem.output, 1)[1])
+    sums = _sums(problem, part.chunks) * 4 * _waves(problem, part) * arch.wave
+    cluster = 2 if problem.Cg > 16 and splits % 2 == 0 and sums <= ring * stage else 1
+    return replace(part, ring=ring, splits=splits, lanes=_lanes(splits // cluster), cluster=cluster)
 
 
 def _shares(rows: int, most: int, image: int) -> int:
@@ -151,7 +158,7 @@ def _lds(problem: ConvProblem, shape: RowShape) -> int:
 
 def _waves(problem: ConvProblem, shape: RowShape) -> int:
     """Those that multiply."""
-    return shape.channels // (8 * shape.chunks) * max(1, problem.Cg // 16) * shape.sharers
+    return shape.channels // (8 * shape.chunks) * max(1, problem.Cg // 16)
 
 
 def _maps(problem: ConvProblem, shape: RowShape) -> tuple[TensorMap | None, TensorMap | None]:
@@ -193,7 +200,7 @@ def _how(shape: RowShape) -> str:
 def _source(spec: KernelSpec, problem: ConvProblem, shape: RowShape, instruction: Instruction) -> str:
     numbers = {"kAxes": problem.ndim, "kCg": problem.Cg, "kKg": problem.Kg, "kChannels": shape.channels, "kChunks": shape.chunks,
                "kImages": shape.images, "kHalves": shape.halves, "kPitch": shape.pitch, "kRing": shape.ring,
-               "kSharers": shape.sharers, "kLanes": shape.lanes, "kCluster": shape.cluster}
+               "kLanes": shape.lanes, "kCluster": shape.cluster}
     facts = [f"static constexpr gconv::Direction kDirection = {DIRECTION[problem.direction]};",
              *(f"using {name} = {int3(getattr(problem, name.lower()))};" for name in ("Filter", "Stride")),
              *(f"static constexpr int {name} = {value};" for name, value in numbers.items()),

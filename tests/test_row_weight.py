@@ -64,9 +64,10 @@ def test_nothing_spreads_from_the_border_of_x(name):
 
 
 @pytest.mark.parametrize(("name", "change"), [
-    ("4", dict(sharers=2, images=2)), ("4", dict(splits=5, ring=2, lanes=1)), ("columns", dict(halves=3)),
+    ("4", dict(images=2)), ("4", dict(splits=5, ring=2, lanes=1)), ("columns", dict(halves=3)),
     ("depthwise", dict(channels=32, splits=7, lanes=32)), ("depthwise", dict(chunks=1, images=1, halves=4)),
-    ("32", dict(sharers=2, images=8, splits=1)), ("32", dict(splits=4, cluster=4)), ("3-D", dict(splits=8, cluster=4)), ("7x7", dict(sharers=2, images=4, splits=3)),
+    ("32", dict(images=8, splits=1, cluster=1)), ("32", dict(splits=2, cluster=2)), ("3-D", dict(splits=6, cluster=2)),
+    ("7x7", dict(images=4, splits=3)),
 ])
 def test_other_shapes_are_right(name, change, monkeypatch):
     problem = _problem(name)
@@ -107,6 +108,7 @@ def test_shares_are_whole_images_where_that_is_near():
 def test_pairs_of_blocks_add_up_the_sums_of_wide_groups():
     shape = find_shape(_layer(C=1024, K=1024, input=7), SM_90)
     assert shape.cluster == 2 and shape.pieces == shape.splits // 2
+    assert find_shape(_layer(N=1, C=1024, K=1024, input=7), SM_90).cluster == 1, "too small a ring for the sums"
     lowered = lowering(bare_spec("bwd_weight"), _layer(C=1024, K=1024, input=7), KernelConfig(), "sm_90")
     assert lowered.plan.workspace == shape.pieces * 1024 * 9 * 32 * 4 and "GCONV_CLUSTER(2)" in lowered.source
 

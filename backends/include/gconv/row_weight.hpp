@@ -1,17 +1,16 @@
-// bwd_weight of narrow groups and of depthwise convolution, row by row, on the copy engine: rows of x and dy are brought into a
-// ring in LDS, as they lie in memory; the waves multiply them on the matrix unit with pixels along k, reading both across
-// pixels (transposed). The dy rows that a row of x can meet stay in registers, so that each row is read from LDS once for each tap along
-// w, and the sums of all taps stay in registers while the block walks over its share of rows. Each block writes its sums to its piece of
-// the workspace; ReduceTaps adds the pieces in order.
+// bwd_weight of narrow groups and of depthwise convolution, row by row, on the copy engine: rows of x and dy are brought into a ring in
+// LDS, as they lie in memory; the waves multiply them on the matrix unit with pixels along k, reading both across pixels (transposed).
+// The dy rows that a row of x can meet stay in registers, so that each row is read from LDS once for each tap along w, and the sums of
+// all taps stay in registers while the block walks over its share of rows. Each block writes its sums to its piece of the workspace;
+// ReduceTaps adds the pieces in order.
 //
 // Groups of 16 and 32 channels: a tile of the instruction is 16 output and 8 input channels of one group, one tap. Narrower groups: it
 // is 8 output channels at two taps of a column of the filter (or two planes) and the same 8 input channels, of which the blocks on the
 // diagonal are results.
 //
 // S states kAxes, Filter, Stride (h, w: 1 or 2; d: 1), kCg (= Kg), kChannels of a block, kChunks of 8 channels that a wave takes of each
-// tensor, kImages and kHalves (runs of 8 output pixels along w) of a row, kSharers (waves that share the runs of a row), kPitch (pixels of
-// a row of x in LDS, a multiple of 8), kRing stages, kCluster blocks that add up their sums, kFinish (nothing is left to be added up then), In, Out,
-// Epilogue, Instruction.
+// tensor, kImages and kHalves (runs of 8 output pixels along w) of a row, kPitch (pixels of a row of x in LDS, a multiple of 8), kRing
+// stages, kCluster blocks that add up their sums, kFinish (nothing is left to be added up then), In, Out, Epilogue, Instruction.
 #pragma once
 
 #include "conv_operands.hpp"
@@ -79,18 +78,18 @@ struct RowWeight {
   static constexpr bool kWide = S::kCg > 8;
   static constexpr int kBytes = S::kChannels * (int)sizeof(In);  // of a pixel in LDS, which is also the length of the swizzle
   static constexpr int kSlices = S::kChannels / (kWide ? 16 : 8 * S::kChunks), kTilesC = kWide ? S::kCg / 16 : 1;
-  static constexpr int kTeam = kSlices * kTilesC, kWaves = kTeam * S::kSharers, kThreads = kWaves * hw::kWave;
+  static constexpr int kWaves = kSlices * kTilesC, kThreads = kWaves * hw::kWave;
   static constexpr int kRowX = S::kPitch * kBytes, kBytesX = S::kImages * St::h * kRowX;
   static constexpr int kImageY = S::kHalves * 8 * kBytes, kBytesY = S::kImages * kImageY;
   static constexpr int kStage = kBytesX + F::d * kBytesY;
   static constexpr int kBars = S::kRing * kStage;  // the ring, then its barriers
-  static constexpr int kRuns = S::kImages * S::kHalves, kLoadRuns = 4 / S::kChunks, kLoads = ceil_div(kRuns, kLoadRuns * S::kSharers);
+  static constexpr int kRuns = S::kImages * S::kHalves, kLoadRuns = 4 / S::kChunks, kLoads = ceil_div(kRuns, kLoadRuns);
   static constexpr int kPhases = min_of(F::w, 8);
   static constexpr int kReach = Walk::kReach, kWindow = kReach + 1;  // dy rows of one plane in registers
 #if defined(GCONV_CLUSTERS)
-  static constexpr int kBlocks = S::kCluster, kTogether = 1;  // blocks that add up their sums, and shares of the rows that one does
+  static constexpr int kTogether = 1;  // shares of the rows that a block does
 #else
-  static constexpr int kBlocks = 1, kTogether = S::kCluster;
+  static constexpr int kTogether = S::kCluster;
 #endif
   static_assert(!kWide || S::kChunks == 2, "a wave takes 16 channels of wide groups");
   static_assert(kStage % (8 * kBytes) == 0 && S::kPitch % 8 == 0, "rows keep the phase of the swizzle");
@@ -102,7 +101,9 @@ struct RowWeight {
   static constexpr GCONV_DEVICE int reach(int r) { return (F::h - r + St::h - 1) / St::h; }
   static constexpr GCONV_DEVICE int plane_tiles(int r) { return kWide ? reach(r) : (reach(r) + 1) / 2; }
   static constexpr GCONV_DEVICE int tiles(int r) { return kWide || !kAcross ? F::d * plane_tiles(r) : (F::d * reach(r) + 1) / 2; }
-  static constexpr GCONV_DEVICE int operand(int r, int p) { return kWide || kAcross ? p : p / plane_tiles(r) * plane_tiles(0) + p % plane_tiles(r); }
+  static constexpr GCONV_DEVICE int operand(int r, int p) {
+    return kWide || kAcross ? p : p / plane_tiles(r) * plane_tiles(0) + p % plane_tiles(r);
+  }
   struct Tap {
     int z, t;
     bool there;
@@ -118,31 +119,29 @@ struct RowWeight {
   static constexpr int kOperands = tiles(0), kSteps = kWide ? 1 : kLoadRuns / 2, kParts = kWide ? 1 : S::kChunks;
   static constexpr int kTiles = tiles(0) + (St::h == 2 ? tiles(1) : 0);
   static constexpr int kSums = kTiles * F::w;
-  static_assert(S::kSharers == 1 || kSums * S::kChunks * 16 * kTeam * hw::kWave <= kBars, "sums of a team fit into the ring");
+  static_assert(F::d * reach(0) <= 32, "taps of a column are bits");
   typedef float Sums[kSums][S::kChunks][4];
   typedef unsigned Window[kOperands][kLoads][kParts][kSteps][4];
 
-  // Grid: tiles of channels * shares of the rows, the shares of a tile side by side. The kCluster blocks of a cluster add up their sums
-  // before they leave; where there are no clusters, the first of them does the work of all.
+  // Grid: tiles of channels * shares of the rows. The tiles of a share are side by side, since their pixels are neighbours in memory,
+  // but for the shares of a cluster. Its blocks add up their sums before they leave; without clusters the first does the work of all.
   static GCONV_DEVICE void run(const ConvArgs& a, const hw::TensorMap& map_x, const hw::TensorMap& map_y) {
     GCONV_LDS(unsigned char, raw, kBars + 32 * S::kRing + (int)sizeof(Walk) + 1024, 0);
     unsigned char* ring = raw + hw::kept((int)((1024 - (unsigned)(unsigned long long)(const void*)raw % 1024) % 1024));
     hw::Mbarrier* full = (hw::Mbarrier*)(ring + kBars);
     hw::Mbarrier* empty = full + S::kRing;
     Stage* stages = (Stage*)(empty + S::kRing);
-    int tile = hw::block_id_x() / a.splits, share = hw::block_id_x() - tile * a.splits, rank = share % S::kCluster;
+    int of = (a.G * S::kCg + S::kChannels - 1) / S::kChannels, cluster = hw::block_id_x() / S::kCluster;
+    int rank = hw::block_id_x() % S::kCluster, tile = cluster % of, share = cluster / of * S::kCluster + rank;
     if (kTogether > 1 && rank != 0) return;
     const Block block = {a, map_x, map_y, ring, full, empty, stages, (Walk*)(stages + S::kRing), tile * S::kChannels};
-    if (hw::thread_id() == 0) block.set_up();
+    if (hw::thread_id() == 0) block.begin(share, kTogether);
     hw::barrier();
-    if (hw::lane_id() == 0) block.fill(share, kTogether);
-    hw::wave_sync();
     hw::let_launches_start();
     Sums sums;
     clear(sums);
     consume(block, sums);
-    for (int sharer = 1; sharer < S::kSharers; ++sharer) gather(sharer, (float*)ring, sums);
-    add_up(ring, rank, sums, {a, block.channel, share / S::kCluster});
+    finish(ring, rank, sums, {a, block.channel, share / S::kCluster});
   }
 
  private:
@@ -162,36 +161,30 @@ struct RowWeight {
     Walk* progress;  // of the copies; in LDS, because one lane alone needs it
     int channel;
 
-    // Sets up the ring. By one thread.
-    GCONV_DEVICE void set_up() const {
+    // Sets up the ring and fills it. By one thread.
+    GCONV_DEVICE void begin(int share, int shares) const {
       hw::prefetch(map_x);
       hw::prefetch(map_y);
+      Walk walk;
+      walk.begin(a, share, shares);
+      if (walk.stage > walk.last) walk.next(a);
       for (int i = 0; i < S::kRing; ++i) {
         hw::mbarrier_init(full[i], 1);
         hw::mbarrier_init(empty[i], kWaves);
       }
       hw::mbarrier_init_done();
+      for (int i = 0; i < S::kRing; ++i) feed(walk, i);
+      *progress = walk;
     }
-    // Fills it: each wave starts its share of the stages. By one lane of each.
-    GCONV_DEVICE void fill(int share, int shares) const {
-      Walk walk;
-      walk.begin(a, share, shares);
-      if (walk.stage > walk.last) walk.next(a);
-      GCONV_KEEP_LOOP
-      for (int i = 0; i < S::kRing; ++i) {
-        if (i % kWaves == hw::wave_id()) feed(walk, i);
-        if (walk.more()) walk.next(a);
-      }
-      if (hw::wave_id() == 0) *progress = walk;
-    }
-    // Starts the copies of a stage, or says that there is none. By one lane.
-    GCONV_DEVICE void feed(const Walk& walk, int slot) const {
+    // Starts the copies of one more stage, or says that there is none. By one lane.
+    GCONV_DEVICE void feed(Walk& walk, int slot) const {
       if (!walk.more()) {
         stages[slot].column = -1;
         hw::mbarrier_arrive(full[slot]);
         return;
       }
       start(walk, ring + slot * kStage, full[slot], stages[slot]);
+      walk.next(a);
     }
     // The barrier waits for the arrival that comes last, whatever bytes have come before.
     GCONV_DEVICE void start(const Walk& walk, unsigned char* to, hw::Mbarrier& bar, Stage& note) const {
@@ -216,7 +209,7 @@ struct RowWeight {
     template <int R>
     GCONV_DEVICE unsigned taps(const Walk& walk, int h, int planes) const {
       if ((unsigned)h >= (unsigned)a.in[1]) return 0;
-      int most = min_of(walk.stage - walk.first + 1, reach(R)), least = max_of(walk.stage - walk.end + 1, 0);  // t from least to below most
+      int most = min_of(walk.stage - walk.first + 1, reach(R)), least = max_of(walk.stage - walk.end + 1, 0);  // t: least to below most
       unsigned column = most > least ? (1u << most) - (1u << least) : 0, all = 0;
       GCONV_UNROLL
       for (int z = 0; z < F::d; ++z)
@@ -234,7 +227,6 @@ struct RowWeight {
   struct Lane {
     int x[kLoads], y[kLoads];  // bytes from the start of a row to the lane's run, for y to its pixel and channels
     int tap[kPhases];          // and from there to its pixel and channels, for taps of one phase of the swizzle
-    int runs;                  // of this wave
 
     static GCONV_DEVICE void place(int run, int& image, int& half) {
       if (run >= kRuns) run = 0;
@@ -244,20 +236,19 @@ struct RowWeight {
     GCONV_DEVICE void init(const ConvArgs& a, int column, int wave) {
       int matrix = hw::lane_id() / 8, in_run = hw::lane_id() % 8, chunk = matrix / kLoadRuns, run_x = matrix % kLoadRuns;
       int chunk_of_y = kWide ? matrix % 2 : chunk, run_y = kWide ? matrix / 2 : run_x;
-      int slice = wave % kSlices, part = wave / kSlices % kTilesC, first = wave / kTeam * kLoads * kLoadRuns;
-      int chunk_y = slice * S::kChunks + chunk_of_y, chunk_x = kWide ? slice * 16 / S::kCg * (S::kCg / 8) + part * 2 + chunk : chunk_y;
+      int slice = wave % kSlices, part = wave / kSlices, chunk_y = slice * S::kChunks + chunk_of_y;
+      int chunk_x = kWide ? slice * 16 / S::kCg * (S::kCg / 8) + part * 2 + chunk : chunk_y;
       // Pixels behind the end of the row meet zeros of dy; what they read of x must meet dy at this tap elsewhere, for its Inf and NaN.
       int width = a.out[2] - column, inside = min_of(in_run, width - 1), whole = (width - 1 - inside) / 8 + 1;
-      runs = kRuns - first;
       int pixel = hw::swizzled<kBytes>(in_run * kBytes + chunk_y * 16);
       GCONV_UNROLL
       for (int k = 0; k < kPhases; ++k) tap[k] = hw::kept(hw::swizzled<kBytes>((inside * St::w + k) * kBytes + chunk_x * 16));
       GCONV_UNROLL
       for (int l = 0; l < kLoads; ++l) {
         int image, half;
-        place(first + l * kLoadRuns + run_x, image, half);
+        place(l * kLoadRuns + run_x, image, half);
         x[l] = hw::kept(image * St::h * kRowX + min_of(half, whole - 1) * 8 * St::w * kBytes);
-        place(first + l * kLoadRuns + run_y, image, half);
+        place(l * kLoadRuns + run_y, image, half);
         y[l] = hw::kept(image * kImageY + half * 8 * kBytes + pixel);
       }
     }
@@ -291,26 +282,7 @@ struct RowWeight {
   static GCONV_DEVICE void refill(const Block& block, int slot, int parity) {
     if (--slot < 0) slot = S::kRing - 1, parity ^= 1;
     hw::mbarrier_wait(block.empty[slot], parity);
-    if (hw::lane_id() != 0) return;
-    Walk walk = *block.progress;
-    block.feed(walk, slot);
-    if (walk.more()) walk.next(block.a);
-    *block.progress = walk;
-  }
-  // Adds the sums of the waves that have shared the pixels of a row, one after the other, by way of the ring that nobody reads any more.
-  static GCONV_DEVICE void gather(int sharer, float* at, Sums& sums) {
-    at += hw::wave_id() % kTeam * hw::kWave + hw::lane_id();
-    hw::barrier();
-    bool mine = hw::wave_id() / kTeam == sharer, first = hw::wave_id() < kTeam;
-    if (mine) {
-      GCONV_UNROLL
-      for (int i = 0; i < kSums * S::kChunks * 4; ++i) at[i * kTeam * hw::kWave] = (&sums[0][0][0])[i];
-    }
-    hw::barrier();
-    if (first) {
-      GCONV_UNROLL
-      for (int i = 0; i < kSums * S::kChunks * 4; ++i) (&sums[0][0][0])[i] += at[i * kTeam * hw::kWave];
-    }
+    if (hw::lane_id() == 0) block.feed(*block.progress, slot);
   }
   static GCONV_DEVICE void clear(Sums& sums) {
     GCONV_UNROLL
@@ -347,7 +319,7 @@ struct RowWeight {
         for (int i = 0; i < 4; ++i) {
           GCONV_UNROLL
           for (int t = kWindow - 1; t > 0; --t) part_of(window, z, t, l, i) = part_of(window, z, t - 1, l, i);
-          bool there = kRuns == kLoads * kLoadRuns * S::kSharers || l * kLoadRuns + (kWide ? i / 2 : i % kLoadRuns) < lane.runs;
+          bool there = l * kLoadRuns + (kWide ? i / 2 : i % kLoadRuns) < kRuns;
           part_of(window, z, 0, l, i) = there ? fresh[i] : 0;
         }
       }
@@ -460,7 +432,7 @@ struct RowWeight {
     const ConvArgs& a;
     int channel, piece;
 
-    // The sums of lane `lane` of wave `wave` of a team: number `n`, then chunk, of Sums.
+    // Sums[number][chunk] of a lane of a wave.
     GCONV_DEVICE void put(int wave, int lane, int number, int chunk, const float (&sum)[4]) const {
       int k = number % F::w, p = number / F::w;
       bool second = St::h == 2 && p >= tiles(0);
@@ -495,62 +467,52 @@ struct RowWeight {
       }
     }
   };
-  // The sums of a team go by way of the ring, which nobody reads any more, so that few instructions put them where they belong. Each block
-  // of a cluster takes its share of the sums of all, and adds them up in order.
-  static constexpr int kBatch = 3, kLanes = kTeam * hw::kWave, kQuads = kSums * S::kChunks, kPart = min_of(kQuads, kBars / (16 * kLanes));
-  static_assert(kPart > 0 && (kBlocks == 1 || kPart == kQuads), "clusters add up all sums at once");
+  static GCONV_DEVICE void store(const Sums& sums, const Result& result) {
+    GCONV_UNROLL
+    for (int s = 0; s < kSums; ++s)
+      GCONV_UNROLL
+      for (int n = 0; n < S::kChunks; ++n) result.put(hw::wave_id(), hw::lane_id(), s, n, sums[s][n]);
+  }
+  static constexpr int kQuads = kSums * S::kChunks;
+  static GCONV_DEVICE void finish(unsigned char* ring, int rank, const Sums& sums, const Result& result) {
+#if defined(GCONV_CLUSTERS)
+    if constexpr (S::kCluster > 1) {
+      add_up(ring, rank, sums, result);
+      return;
+    }
+#endif
+    store(sums, result);
+  }
+#if defined(GCONV_CLUSTERS)
   struct alignas(16) Four {
     float at[4];
   };
+  // The sums of the blocks of a cluster go by way of the ring, which nobody reads any more; each block adds up its share, in order.
   static GCONV_DEVICE void add_up(unsigned char* ring, int rank, const Sums& sums, const Result& result) {
+    constexpr int count = kQuads * kThreads, each = count / S::kCluster;
+    static_assert(each * S::kCluster == count && count * 16 <= kBars, "blocks share out whole sums, which fit into the ring");
+    hw::barrier();
+    GCONV_UNROLL
+    for (int q = 0; q < kQuads; ++q) {
+      const float(&sum)[4] = sums[q / S::kChunks][q % S::kChunks];
+      ((Four*)ring)[q * kThreads + hw::thread_id()] = {{sum[0], sum[1], sum[2], sum[3]}};
+    }
+    hw::cluster_barrier();
     GCONV_KEEP_LOOP
-    for (int first = 0; first < kQuads; first += kPart) {
-      hw::barrier();
-      if (hw::thread_id() < kLanes) {
-        GCONV_UNROLL
-        for (int q = 0; q < kQuads; ++q) {
-          const float(&sum)[4] = sums[q / S::kChunks][q % S::kChunks];
-          Four* at = (Four*)ring + (q % kPart) * kLanes + hw::thread_id();
-          if (kPart == kQuads || (unsigned)(q - first) < (unsigned)kPart) *at = {{sum[0], sum[1], sum[2], sum[3]}};
-        }
-      }
-      meet();
-      int count = min_of(kPart, kQuads - first) * kLanes, each = (count + kBlocks - 1) / kBlocks, end = kBlocks == 1 ? count : min_of((rank + 1) * each, count);
-      GCONV_KEEP_LOOP
-      for (int i = (kBlocks == 1 ? 0 : rank * each) + hw::thread_id(); i < end; i += kBatch * kThreads) {
-        float sum[kBatch][4];
-        GCONV_UNROLL
-        for (int n = 0; n < kBatch; ++n) read(sum[n], ring + min_of(i + n * kThreads, count - 1) * 16);
-        GCONV_UNROLL
-        for (int n = 0; n < kBatch; ++n) {
-          int at = i + n * kThreads, quad = first + at / kLanes, thread = at % kLanes;
-          if (at < end) result.put(thread / hw::kWave, thread % hw::kWave, quad / S::kChunks, quad % S::kChunks, sum[n]);
-        }
-      }
-    }
-    if constexpr (kBlocks > 1) meet();  // until then the others may still read
-  }
-#if defined(GCONV_CLUSTERS)
-  static GCONV_DEVICE void meet() {
-    if constexpr (kBlocks > 1) hw::cluster_barrier();
-    else hw::barrier();
-  }
-  static GCONV_DEVICE void read(float (&sum)[4], const unsigned char* at) {
-    float part[kBlocks][4];
-    GCONV_UNROLL
-    for (int r = 0; r < kBlocks; ++r) hw::load_of_block(part[r], at, r);
-    GCONV_UNROLL
-    for (int e = 0; e < 4; ++e) {
-      sum[e] = part[0][e];
+    for (int i = rank * each + hw::thread_id(); i < (rank + 1) * each; i += kThreads) {
+      float sum[4], part[S::kCluster][4];
       GCONV_UNROLL
-      for (int r = 1; r < kBlocks; ++r) sum[e] += part[r][e];
+      for (int r = 0; r < S::kCluster; ++r) hw::load_of_block(part[r], ring + i * 16, r);
+      GCONV_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        sum[e] = part[0][e];
+        GCONV_UNROLL
+        for (int r = 1; r < S::kCluster; ++r) sum[e] += part[r][e];
+      }
+      int quad = i / kThreads, thread = i % kThreads;
+      result.put(thread / hw::kWave, thread % hw::kWave, quad / S::kChunks, quad % S::kChunks, sum);
     }
-  }
-#else
-  static GCONV_DEVICE void meet() { hw::barrier(); }
-  static GCONV_DEVICE void read(float (&sum)[4], const unsigned char* at) {
-    GCONV_UNROLL
-    for (int e = 0; e < 4; ++e) sum[e] = ((const float*)at)[e];
+    hw::cluster_barrier();  // until then the others may still read
   }
 #endif
 };
