@@ -34,8 +34,8 @@ _MORE_FOR_WHOLE = 1.06              # rows of a share, so that it starts and end
 @dataclass(frozen=True)
 class RowShape:
     """``channels`` of a block, ``chunks`` of 8 of them a wave; ``images`` and ``halves`` (runs of 8 output pixels) of a row;
-    ``pitch`` pixels of a row of x; ``ring`` stages; ``blocks`` of a compute unit; ``splits`` blocks that share the rows, ``cluster``
-    of them together; ``lanes`` of the sum of the pieces that they leave."""
+    ``pitch`` pixels of a row of x; ``ring`` stages; ``blocks`` of a compute unit; ``splits`` blocks that share the rows,
+    ``cluster`` of them together; ``lanes`` of the sum of the pieces that they leave."""
 
     channels: int
     chunks: int
@@ -98,7 +98,7 @@ def _sums(problem: ConvProblem, chunks: int) -> int:
 
 
 def _shape(problem: ConvProblem, arch: Arch) -> RowShape | None:
-    """Measured on an H200 (docs/performance.md): two blocks a compute unit where registers permit, and deep rings."""
+    """Measured on an H200 (docs/row_weight.md): two blocks a compute unit where registers permit, and deep rings."""
     sums = _sums(problem, 1)
     channels = 32 if sums > 100 and problem.Cg <= 8 else 64
     chunks = 2 if problem.Cg > 8 or sums <= 32 else 1
