@@ -88,7 +88,7 @@ class Instruction:
     text: str
     operands: tuple[Operand, ...] = ()
     modifiers: dict[str, str] = field(default_factory=dict)
-    parts: tuple["Instruction", ...] = ()
+    parts: tuple[Instruction, ...] = ()
     place: str = ""
     target: int = -1
     sdwa: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, Callable
 
 import numpy as np
@@ -59,7 +59,7 @@ def layout_of(name: str, arch: str) -> Layout | None:
     return _wmma(int(match[1]), match[2], arch) if match else None
 
 
-@lru_cache(maxsize=None)
+@cache
 def _mfma(size: int, depth: int, dtype: str) -> Layout | None:
     lanes_per_row = 64 // size
     elements = depth // lanes_per_row
@@ -71,7 +71,7 @@ def _mfma(size: int, depth: int, dtype: str) -> Layout | None:
     return Layout(size, size, depth, dtype, elements, place, place, row, lane % size)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _wmma(depth: int, dtype: str, arch: str) -> Layout:
     lane, e = np.indices((32, 8))
     if arch.startswith("gfx11"):

@@ -166,7 +166,7 @@ def prepare() -> str:
     """Settings of torch for an honest baseline: cuDNN's search, true fp32. Returns the versions that the figures depend on."""
     torch = import_torch()
     if not torch.cuda.is_available():
-        raise error("launch.device", target="cuda", reason="PyTorch finds no GPU", 
+        raise error("launch.device", target="cuda", reason="PyTorch finds no GPU",
                     hint="Measure target cpu, or install a build with CUDA.")
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False

@@ -149,6 +149,8 @@ CATALOGUE: dict[str, Entry] = {
     "store.newer": Entry("{path} was written by a newer version (schema {found}, this one reads {known}).",
                          "Update gconvdsl, or remove the file."),
     "store.format": Entry("{path}: {field} is {value!r}, not {expected}.", "Correct the file, or write it anew."),
+    "store.model": Entry("The model {path} was trained with other features ({found}; this version has {known}).",
+                         "Train it again with gconv train."),
     "store.locked": Entry("{path} has been locked by another process for more than {limit} s.",
                           "Wait for it to end, or use another file: GCONV_RESULTS, or --store FILE."),
     "store.damaged": Entry("{path} is not a file of results that can be read: {reason}.",

@@ -149,11 +149,47 @@ def _compare(p: argparse.ArgumentParser) -> None:
     p.add_argument("--arch", required=True, help="an AMD arch, such as gfx942; no device is needed")
 
 
+<<<<<<< HEAD
 def _rank(p: argparse.ArgumentParser) -> None:
     p.add_argument("--problem", required=True, metavar="TEXT", help="a problem line or a MIOpenDriver command")
     p.add_argument("--direction", help="forward, bwd_data or bwd_weight")
     p.add_argument("--arch", required=True, help="an AMD arch, such as gfx942; no device is needed")
     p.add_argument("--limit", type=_count, default=12, metavar="N", help="compile at most N candidates (default 12)")
+=======
+def _convert(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--input", required=True, metavar="FILE", help="a .csv or .parquet of measurements")
+    p.add_argument("--output", required=True, metavar="FILE", help="a .parquet or .csv")
+    p.add_argument("--arch", help="only rows of this arch")
+
+
+def _train(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--data_dir", metavar="DIR", help="tables of measurements, or one table (default: the file of results)")
+    p.add_argument("--out_dir", required=True, metavar="DIR", help="where the model goes")
+    p.add_argument("--op", default="grouped_conv", help="grouped_conv")
+    p.add_argument("--dtype", choices=("fp32", "fp16", "bf16"), help="only problems of this dtype")
+    p.add_argument("--arch", required=True, help="such as cpu or sm_90")
+    p.add_argument("--targets", default="tflops", help="tflops")
+    p.add_argument("--n_splits", type=int, default=5, help="folds of the cross-validation (default 5)")
+
+
+def _model(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--model", metavar="DIR", help="a trained model (default: that of the package for --arch)")
+    p.add_argument("--arch", default="cpu", help="such as cpu or sm_90 (default cpu)")
+
+
+def _predict(p: argparse.ArgumentParser) -> None:
+    _model(p)
+    p.add_argument("--problem", required=True, metavar="TEXT", help="a problem line or a MIOpenDriver command")
+    p.add_argument("--direction", help="forward, bwd_data or bwd_weight")
+    p.add_argument("--pool", metavar="FILE", help="a table whose configurations are ranked (default: the candidates of the rules)")
+    p.add_argument("--top", type=int, default=5, help="how many (default 5)")
+
+
+def _evaluate(p: argparse.ArgumentParser) -> None:
+    _model(p)
+    p.add_argument("--data_dir", metavar="DIR", help="tables of measurements, or one table (default: the file of results)")
+    p.add_argument("--spread", type=float, default=1.0, help="only pools whose median is this many times their best (default 1)")
+>>>>>>> dffb692 (Learned selection: features, text models evaluated with NumPy, training, judging, commands)
 
 
 def _emu(p: argparse.ArgumentParser) -> None:
@@ -187,6 +223,10 @@ COMMANDS: dict[str, tuple[str, str, _Add]] = {
     "bench": ("cli_bench:bench", "measure problems side by side with a baseline and the machine's limits", _bench),
     "tune": ("cli_tune:tune", "measure what is left open, and run the fastest from then on", _tune),
     "results": ("cli_results:results", "list, export and import measurements and failures", _results),
+    "convert-csv": ("cli_learn:convert_csv", "turn a table of measurements into Parquet", _convert),
+    "train": ("cli_learn:train_model", "train a model that selects kernels on measurements", _train),
+    "predict": ("cli_learn:predict", "rank configurations for a problem by what a model expects", _predict),
+    "evaluate": ("cli_learn:evaluate_model", "efficiency of a model's choices against the best measured", _evaluate),
     "emu": ("cli_emu:emu", "run a kernel on the emulator and print registers per instruction, with source lines", _emu),
     "rules": ("cli_show:rules", "which pipelines are legal where, with reasons", _rules),
     "env": ("cli_show:env", "the environment variables and their values", _nothing),

@@ -115,6 +115,8 @@ VARIABLES: dict[str, Variable] = {v.name: v for v in (
              "Compiler of target hip; default: the first of clang, hipcc that knows the arch."),
     Variable("GCONV_ISA", _choice(*_ISAS), "one of " + ", ".join(_ISAS), None,
              "Instruction set of target cpu; default: the best this machine has."),
+    Variable("GCONV_MODELS", _path, "a directory", None,
+             "Directory of trained models, one directory for each arch; default: those of the package."),
     Variable("GCONV_NVCC", _text, _COMMAND, None,
              "The nvcc that compiles for NVIDIA GPUs; default: on PATH, under CUDA_HOME, or from PyPI."),
     Variable("GCONV_OBJDUMP", _text, _COMMAND, None,

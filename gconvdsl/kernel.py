@@ -83,8 +83,8 @@ class Kernel(Shown):
         from .choose import describe_config
 
         return [("kernel", self.spec.name), ("signature", self._signature_text()), ("directions", ", ".join(self.spec.directions)),
-                ("prologue", str(self.spec.prologue)), ("epilogue", str(self.spec.epilogue)), ("asks for", describe_config(self.spec.config)),
-                ("used", f"{len(self.signatures)} specialisations")]
+                ("prologue", str(self.spec.prologue)), ("epilogue", str(self.spec.epilogue)),
+                ("asks for", describe_config(self.spec.config)), ("used", f"{len(self.signatures)} specialisations")]
 
     def __reduce__(self) -> tuple[Any, ...] | str:
         if _importable(self):

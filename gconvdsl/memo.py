@@ -43,8 +43,8 @@ class Memo:
         """What an entry is found by: names of problem and tiles take no part."""
         backend, arch = choose.resolve_target(target)
         digests = {name: content_digest(value) for name, value in sorted(inputs.items())}
-        parts = [spec.identity(), problem.identity(), config.identity(), f"{backend.name}:{arch}", backend.identity(arch), cache.decision_hash(),
-                 digests]
+        where = f"{backend.name}:{arch}", backend.identity(arch), cache.decision_hash()
+        parts = [spec.identity(), problem.identity(), config.identity(), *where, digests]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def get(self, key: str) -> dict[str, Any] | None:

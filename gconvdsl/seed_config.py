@@ -53,7 +53,7 @@ def values_of(field: str, given: Any, where: str) -> list[Any]:
     if isinstance(given, Mapping):
         if "values" in given:
             return values_of(field, given["values"], where)
-        if {"min", "max", "step"} <= set(given) and all(isinstance(given[key], int) for key in ("min", "max", "step")) and given["step"] > 0:
+        if all(isinstance(given.get(key), int) for key in ("min", "max", "step")) and given["step"] > 0:
             return list(range(given["min"], given["max"] + 1, given["step"]))
     elif isinstance(given, list) and given:
         return given
@@ -69,9 +69,9 @@ def config_of(fields: Mapping[str, Any]) -> KernelConfig:
     Values that mean "as usual" there (one group, one block, no option, the default tile) are left to the choice here.
     """
     full = {**_DEFAULTS, **fields}
-    tile = None if _cut(full) == _OLD_DEFAULT else Tile((full["tile_m"], full["tile_n"], full["tile_k"]), (full["wave_m"], full["wave_n"], full["wave_k"]),
-                (full["warp_tile_m"], full["warp_tile_n"], full["warp_tile_k"]),
-                (full["vector_size_a"], full["vector_size_b"], full["vector_size_c"]))
+    sizes = [tuple(full[f"{what}_{axis}"] for axis in axes)
+             for what, axes in (("tile", "mnk"), ("wave", "mnk"), ("warp_tile", "mnk"), ("vector_size", "abc"))]
+    tile = None if _cut(full) == _OLD_DEFAULT else Tile(*sizes)
     options = {name: full[name] for name in _TRAITS if name in full and full[name] != _USUAL.get(name)}
     return KernelConfig(tile=tile, pipeline=full.get("pipeline"), **options)
 
@@ -113,7 +113,8 @@ def kernel_name(direction: str, fields: Mapping[str, Any], dtype: str, ndim: int
     suffixes += [short for name, short in (("double_smem_buffer", "dsb"), ("split_image", "si"), ("explicit_gemm", "eg"),
                                            ("two_stage", "2stage")) if full.get(name)]
     tile = ["anytile"] if _cut(full) == _OLD_DEFAULT else [text("tile_m", "tile_n", "tile_k")]
-    shape = [] if tile == ["anytile"] else ["w" + text("wave_m", "wave_n", "wave_k"), "t" + text("warp_tile_m", "warp_tile_n", "warp_tile_k")]
+    waves = ["w" + text("wave_m", "wave_n", "wave_k"), "t" + text("warp_tile_m", "warp_tile_n", "warp_tile_k")]
+    shape = [] if tile == ["anytile"] else waves
     return "_".join(["grouped_conv", direction, dtype, f"{ndim}d", *tile, str(full.get("pipeline", "any")), str(full["scheduler"]), *shape,
                      "v" + text("vector_size_a", "vector_size_b", "vector_size_c"), *suffixes])
 

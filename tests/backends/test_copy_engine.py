@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import struct
 from dataclasses import replace
 from typing import Any
 
