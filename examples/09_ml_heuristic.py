@@ -25,8 +25,8 @@ SHAPES = [(4, 32, 16, 3), (8, 64, 12, 3), (64, 64, 14, 3), (2, 48, 10, 5), (16, 
 
 def measured(problem: gconv.ConvProblem, target: str, most: int) -> Pool:
     """Verified times of some configurations of one problem."""
-    arch = "cpu" if target.startswith("cpu") else target.partition(":")[2]
-    configs = candidates_of(problem, arch)[:most]
+    name, _, arch = target.partition(":")
+    configs = candidates_of(problem, name, arch)[:most]
     outcomes = [check_case(bare_spec(problem.direction), config, problem, target, kinds=("normal",)) for config in configs]
     times = tuple(one.run_s * 1e3 if one.ok else float("inf") for one in outcomes)
     print(f"  {problem.describe()}: {len(configs)} kernels, best {min(times):.3f} ms", flush=True)

@@ -20,6 +20,7 @@ from .config import CPU_OPTIONS, KernelConfig, Tile, without_cpu_options
 from .errors import CompileError, GconvError, LaunchError, NoKernelError, error
 from .families import find_family
 from .frames import stacklevel
+from .models import directory_of
 from .pipelines import PIPELINES
 from .problem import ConvProblem
 from .shown import Shown
@@ -65,7 +66,7 @@ class Fallback:
 
 @dataclass(frozen=True)
 class Decision(Shown):
-    """What runs. ``source`` says why: "demanded" (named by the user), "chain", "rule" (a rule of thumb), "tuned"."""
+    """What runs. ``source`` says why: "demanded" (named by the user), "chain", "rule" (a rule of thumb), "model", "tuned"."""
 
     spec: KernelSpec
     problem: ConvProblem
@@ -308,11 +309,12 @@ def _decide(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, backen
     passed: list[Fallback] = []
     last: GconvError | None = None
     tuned = recall(spec, problem, config, backend, arch)
-    best = [] if tuned is None else [tuned]
+    expected = _expected(problem, config, backend.name, arch) if tuned is None else None
+    best = [one for one in (tuned, expected) if one is not None]
     for candidate in itertools.chain(best, _candidates(spec, problem, config, backend.name, arch, passed)):
         outcome = _try(spec, problem, candidate, backend, arch, compiled)
         if isinstance(outcome, Decision):
-            source = "tuned" if candidate is tuned else _source(config, backend.name)
+            source = "tuned" if candidate is tuned else "model" if candidate is expected else _source(config, backend.name)
             return replace(outcome, asked=config, fallbacks=tuple(passed), source=source)
         fallback, last = outcome
         passed.append(fallback)
@@ -320,6 +322,15 @@ def _decide(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, backen
         raise last
     raise error("kernel.none", problem=problem.describe(), target=f"{backend.name}:{arch}", tried=tuple(passed),
                 details="\n".join(f"  {fallback}" for fallback in passed))
+
+
+def _expected(problem: ConvProblem, config: KernelConfig, target: str, arch: str) -> KernelConfig | None:
+    """What a trained model expects to be fastest, where there is one and nothing is asked for."""
+    if directory_of("cpu" if target == "cpu" else arch) is None or config.identity() != KernelConfig().identity():
+        return None
+    from .model_choice import model_choice
+
+    return model_choice(problem, target, arch)
 
 
 def _source(config: KernelConfig, target: str) -> str:

@@ -149,13 +149,13 @@ def _compare(p: argparse.ArgumentParser) -> None:
     p.add_argument("--arch", required=True, help="an AMD arch, such as gfx942; no device is needed")
 
 
-<<<<<<< HEAD
 def _rank(p: argparse.ArgumentParser) -> None:
     p.add_argument("--problem", required=True, metavar="TEXT", help="a problem line or a MIOpenDriver command")
     p.add_argument("--direction", help="forward, bwd_data or bwd_weight")
     p.add_argument("--arch", required=True, help="an AMD arch, such as gfx942; no device is needed")
     p.add_argument("--limit", type=_count, default=12, metavar="N", help="compile at most N candidates (default 12)")
-=======
+
+
 def _convert(p: argparse.ArgumentParser) -> None:
     p.add_argument("--input", required=True, metavar="FILE", help="a .csv or .parquet of measurements")
     p.add_argument("--output", required=True, metavar="FILE", help="a .parquet or .csv")
@@ -189,7 +189,6 @@ def _evaluate(p: argparse.ArgumentParser) -> None:
     _model(p)
     p.add_argument("--data_dir", metavar="DIR", help="tables of measurements, or one table (default: the file of results)")
     p.add_argument("--spread", type=float, default=1.0, help="only pools whose median is this many times their best (default 1)")
->>>>>>> dffb692 (Learned selection: features, text models evaluated with NumPy, training, judging, commands)
 
 
 def _emu(p: argparse.ArgumentParser) -> None:

@@ -6,12 +6,14 @@ import argparse
 import json
 from pathlib import Path
 
+from .archs import arch as find_arch
 from .cli_table import print_table
 from .config import KernelConfig
-from .errors import error
+from .errors import UsageError, error
 from .learn import Pool, Score, at_random, by_model, by_rule, cross_validate, evaluate, pools_of, train
 from .measurement import Measurement
 from .model import Model, model_for
+from .problem import ConvProblem
 from .results import Results
 from .results_table import read_table, write_table
 
@@ -39,7 +41,7 @@ def train_model(options: argparse.Namespace) -> int:
     for by in ("problem", "network"):
         try:
             scores[by] = cross_validate(pools, options.arch, options.n_splits, by)
-        except type(error("usage.empty")) as few:
+        except UsageError as few:
             print(few)
     model, text = train(pools, options.arch)
     model.facts["cross_validation"] = {by: {name: vars(score) for name, score in one.items()} for by, one in scores.items()}
@@ -97,10 +99,11 @@ def _measurements(place: str | None) -> list[Measurement]:
     return [one for file in files for one in read_table(str(file))]
 
 
-def _pool(options: argparse.Namespace, problem: object, arch: str) -> list[KernelConfig]:
+def _pool(options: argparse.Namespace, problem: ConvProblem, arch: str) -> list[KernelConfig]:
     if options.pool:
         pools: list[Pool] = pools_of(_measurements(options.pool), arch, 1)
         return list({config.identity(): config for pool in pools for config in pool.configs}.values())
+    from .lower_cpu import ISAS
     from .model_choice import candidates_of
 
-    return candidates_of(problem, arch)  # type: ignore[arg-type]
+    return candidates_of(problem, "cpu" if arch == "cpu" else find_arch(arch).target, next(iter(ISAS)) if arch == "cpu" else arch)

@@ -22,6 +22,7 @@ _WHY = {
     "demanded": "the declaration names this pipeline and no other",
     "chain": "the first of the declared pipelines that works",
     "rule": "chosen by the rules of thumb",
+    "model": "the trained model expects it to be the fastest",
     "tuned": "the fastest of the recorded measurements",
     "none": "no candidate is supported",
 }

@@ -88,7 +88,7 @@ def _of_problem(problem: ConvProblem) -> dict[str, float]:
 def _of_gpu(problem: ConvProblem, config: KernelConfig, arch: Arch) -> dict[str, float]:
     tile = config.tile_for(arch.family)
     if tile is None:
-        return {"chosen_tile": 1.0, "family": float(bool(family_name(problem, config, arch.name))), **_flags(config)}
+        return {"chosen_tile": 1.0, "family": float(bool(family_name(problem, config, f"{arch.target}:{arch.name}"))), **_flags(config)}
     merge, threads = config.num_groups_to_merge or 1, math.prod(tile.waves) * arch.wave
     row = {"tile_m": _log(tile.m), "tile_n": _log(tile.n), "tile_k": _log(tile.k), "waves": math.prod(tile.waves),
            "wave_m": tile.waves[0], "wave_n": tile.waves[1], "instruction_m": tile.wave_tile[0], "instruction_k": tile.wave_tile[2],

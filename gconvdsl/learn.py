@@ -190,6 +190,7 @@ def cross_validate(pools: Sequence[Pool], arch: str, folds: int = 5, by: str = "
     for fold in range(folds):
         held = [i for i, key in enumerate(keys) if fold_of[key] == fold]
         model, _ = train([pool for i, pool in enumerate(pools) if i not in set(held)], arch, rounds)
-        orders.update({i: by_model(model)(pools[i]) for i in held})
+        order = by_model(model)
+        orders.update({i: order(pools[i]) for i in held})
     index = {id(pool): orders[i] for i, pool in enumerate(pools)}
     return evaluate(pools, {"model": lambda pool: index[id(pool)], "random": at_random(), "rule": by_rule})

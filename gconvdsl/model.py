@@ -13,17 +13,15 @@ from typing import Any, Mapping, Sequence
 
 import numpy as np
 
-from . import env
 from .cachedir import warn_once
 from .config import KernelConfig
 from .errors import GconvError, error
 from .features import NAMES, SCHEMA, matrix
 from .forest import Forest
+from .models import directory_of
 from .problem import ConvProblem
 
-__all__ = ["Model", "model_for", "models_directory"]
-
-_BUILT_IN = Path(__file__).parent / "data" / "models"
+__all__ = ["Model", "model_for"]
 
 
 class Model:
@@ -79,21 +77,14 @@ class Model:
         return problem.direction in self.facts.get("directions", ()) and problem.dtype in self.facts.get("dtypes", ())
 
 
-def models_directory() -> Path:
-    """GCONV_MODELS, else the models that come with the package."""
-    chosen = env.get("GCONV_MODELS")
-    return Path(chosen) if chosen else _BUILT_IN
-
-
 def model_for(arch: str) -> Model | None:
     """The model for an arch ("cpu", "sm_90"), or None; what cannot be used is one warning."""
-    return _loaded(str(models_directory() / arch))
+    place = directory_of(arch)
+    return None if place is None else _loaded(str(place))
 
 
 @lru_cache(maxsize=16)
 def _loaded(directory: str) -> Model | None:
-    if not Path(directory).is_dir():
-        return None
     try:
         return Model.load(directory)
     except GconvError as failure:

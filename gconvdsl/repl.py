@@ -94,7 +94,10 @@ class Repl:
         if module.runs:
             print_outcomes(list(self._run(module, module.runs)))
         elif module.benches:
-            raise error("usage.option", what="bench statement", value=text.strip(), hint="The REPL takes :bench KERNEL on PROBLEM.")
+            from .cli_sweep import run_benches
+            from .sweep import Options
+
+            run_benches(module, module.benches, Options(self.target_text()))
         else:
             self.chunks.append(text.rstrip())
 

@@ -71,6 +71,14 @@ def _compare(session: Repl, rest: str) -> None:
     print_table(["problem", *kernels], [[name, *row] for name, row in rows.items()], kernels)
 
 
+def _tune(session: Repl, rest: str) -> None:
+    from .tune import tune
+
+    text, _, budget = rest.partition(" within ")
+    for spec, problem in session.jobs(text):
+        print(tune(spec, problem, budget=budget.strip() or "30s", target=session.target_text()).summary())
+
+
 def _arch(session: Repl, rest: str) -> None:
     if rest:
         backend, arch = choose.resolve_target(None if session.target is None else session.target.partition(":")[0], rest)
@@ -134,6 +142,7 @@ _ON = "KERNEL on PROBLEM [for DIRECTIONS]"
 COMMANDS: dict[str, Command] = {
     ":run": Command(lambda session, rest: session.enter(f"run {rest}"), _ON, "run on random data, verified and timed"),
     ":bench": Command(lambda session, rest: session.enter(f"run {rest}"), _ON, "the same: the time is a median of several runs"),
+    ":tune": Command(_tune, f"{_ON} [within 30s]", "measure configurations and use the fastest from then on"),
     ":explain": Command(_explain, _ON, "what would run, and why"),
     ":source": Command(_source, _ON, "the generated source"),
     ":asm": Command(_asm, _ON, "the machine code as assembly"),

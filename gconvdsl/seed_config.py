@@ -69,9 +69,10 @@ def config_of(fields: Mapping[str, Any]) -> KernelConfig:
     Values that mean "as usual" there (one group, one block, no option, the default tile) are left to the choice here.
     """
     full = {**_DEFAULTS, **fields}
-    sizes = [tuple(full[f"{what}_{axis}"] for axis in axes)
-             for what, axes in (("tile", "mnk"), ("wave", "mnk"), ("warp_tile", "mnk"), ("vector_size", "abc"))]
-    tile = None if _cut(full) == _OLD_DEFAULT else Tile(*sizes)
+    def size(what: str, axes: str = "mnk") -> Any:
+        return tuple(full[f"{what}_{axis}"] for axis in axes)
+
+    tile = None if _cut(full) == _OLD_DEFAULT else Tile(size("tile"), size("wave"), size("warp_tile"), size("vector_size", "abc"))
     options = {name: full[name] for name in _TRAITS if name in full and full[name] != _USUAL.get(name)}
     return KernelConfig(tile=tile, pipeline=full.get("pipeline"), **options)
 

@@ -157,11 +157,35 @@ def test_a_model_that_cannot_be_used_is_one_warning(tmp_path: Path, monkeypatch:
     if damage in ("text", "json"):
         (place / ("model.txt" if damage == "text" else "model.json")).write_text("nonsense")
     if damage == "names":
-        (place / "model.txt").write_text(TEXT.replace(NAMES[0], "other", 1))
+        (place / "model.txt").write_text(TEXT.replace(f"feature_names={NAMES[0]} ", "feature_names=other "))
     monkeypatch.setenv("GCONV_MODELS", str(tmp_path))
     with pytest.warns(RuntimeWarning, match="rules of thumb"):
         assert model.model_for("sm_90") is None
     assert model.model_for("gfx90a") is None, "an arch without a model is no mistake"
+
+
+def test_the_dispatcher_asks_the_model_where_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gconvdsl import choose, model_choice
+    from gconvdsl.runner import bare_spec
+
+    problem = gconv.ConvProblem(N=1, G=2, C=32, K=32, input=(8, 8), filter=(3, 3), pad=1)
+    usual, other = KernelConfig(), KernelConfig(cpu_algorithm="direct", cpu_points=4, cpu_vectors=1)
+    monkeypatch.setattr(model_choice, "candidates_of", lambda problem, target, arch: [usual, other])
+    monkeypatch.setattr(Model, "predict", lambda self, problem, configs: [float(config == other) for config in configs])
+    saved(tmp_path / "cpu", arch="cpu", dtypes=["fp32"])
+    monkeypatch.setenv("GCONV_MODELS", str(tmp_path))
+    model_choice.model_choice.cache_clear()
+    choose.forget()
+    spec = bare_spec("forward")
+    backend, arch = choose.resolve_target("cpu")
+    made = choose.decide(spec, problem, usual, backend, arch, compiled=False)
+    assert made.source == "model" and made.config == other
+    stated = KernelConfig(cpu_points=6)
+    assert choose.decide(spec, problem, stated, backend, arch, compiled=False).source == "rule", "what is asked for stays"
+    turned = choose.decide(bare_spec("bwd_data"), problem.as_("bwd_data"), usual, backend, arch, compiled=False)
+    assert turned.source == "rule", "the model does not cover this direction"
+    choose.forget()
+    model_choice.model_choice.cache_clear()
 
 
 # --- training and judging
@@ -273,7 +297,8 @@ def test_names_of_kernels_lose_nothing() -> None:
     ["train", "--out_dir", "m", "--arch", "cpu", "--op", "gemm"], ["predict", "--model", "{here}", "--problem", "C=1 K=1 input=1 filter=1"],
     ["convert-csv", "--input", "{here}/none.csv", "--output", "x.parquet"],
 ])
-def test_mistakes_are_errors_with_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+def test_mistakes_are_catalogued_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     monkeypatch.setenv("GCONV_MODELS", str(tmp_path / "none"))
     assert cli.main([one.replace("{here}", str(tmp_path)) for one in arguments]) == 2
-    assert "fix:" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert "error[" in printed and "Traceback" not in printed

@@ -72,6 +72,7 @@ def test_every_command_is_in_the_help(session: Repl, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(("line", "words"), [
     (":run fused on small", "ok"), (":bench fused on small", "ok"), (":explain fused on small", "algorithm"), ("explain fused on small", "algorithm"),
     (":source fused on small", "gconv_convolve"), (":compare fused, fused on small", "ms"), (":target", "cpu:"), (":arch", "arch here"),
+    (":tune fused on small within 1ms", "@gconv.kernel"),
 ])
 def test_commands(session: Repl, capsys: pytest.CaptureFixture[str], line: str, words: str) -> None:
     session.enter(line)
