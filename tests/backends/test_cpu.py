@@ -48,6 +48,8 @@ CASES: dict[str, dict[str, Any]] = {
                                                dilation=(1, 2)),
     "eight channels": dict(N=2, G=3, C=24, K=24, input=(7, 29), filter=(3, 3), pad=1),
     "eight channels, stride 2": dict(N=1, G=2, C=16, K=16, input=(8, 31), filter=(3, 3), stride=2, pad=1),
+    "long rows of many channels": dict(N=2, G=2, C=40, K=70, input=(90,), filter=(40,), pad=((20, 18),)),
+    "deep sums, a stride": dict(N=1, G=1, C=180, K=190, input=(9, 11), filter=(3, 3), stride=2, pad=1),
     "1x1 with a stride": dict(N=2, G=2, C=8, K=6, input=(7, 8), filter=(1, 1), stride=(2, 3)),
 }
 
@@ -176,7 +178,10 @@ def test_nonfinite_values_reach_what_they_must_and_nothing_else(case, direction,
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("fields", [CASES["resnext"], dict(N=2, G=2, C=4, K=34, input=(5, 11), filter=(2, 5), stride=(1, 2), pad=(1, 3))])
+@pytest.mark.parametrize("fields", [
+    CASES["resnext"], dict(N=2, G=2, C=4, K=34, input=(5, 11), filter=(2, 5), stride=(1, 2), pad=(1, 3)),
+    CASES["long rows of many channels"], CASES["eight channels, stride 2"],
+])
 def test_strict_nonfinite_keeps_the_second_operand_off_the_padding(fields, direction):
     problem = gconv.ConvProblem(**fields, direction=direction)
     strict, free = gconv.KernelConfig(strict_nonfinite=True), gconv.KernelConfig()

@@ -1,6 +1,7 @@
 // forward and bwd_data: each result is one sum, started and finished in registers.
 #pragma once
 
+#include "blocked.hpp"
 #include "depthwise.hpp"
 #include "store.hpp"
 #include "tile.hpp"
@@ -60,6 +61,7 @@ class Convolver {
       : a_(a), strips_(a), scratch_(floats()), source_(a, strips_, scratch_.data()), view_(B::kBackward ? a.xv : a.yv) {
     x_ = reinterpret_cast<const float**>(scratch_.data() + strips_.scratch_floats());
     w_ = x_ + kRows;
+    sums_ = scratch_.data() + strips_.scratch_floats() + pointer_floats();
   }
 
   void run(long long task) {
@@ -73,7 +75,9 @@ class Convolver {
   static constexpr int kPointerFloats = 2;  // floats that a pointer takes
   static_assert(sizeof(float*) <= kPointerFloats * sizeof(float), "pointers fit their scratch memory");
 
-  long long floats() const { return strips_.scratch_floats() + 2 * kRows * kPointerFloats; }
+  static constexpr long long pointer_floats() { return ceil_div(2 * kRows * kPointerFloats, 16) * 16; }
+  long long sum_pitch() const { return (strips_.columns + C::points) * B::kWidth; }
+  long long floats() const { return strips_.scratch_floats() + pointer_floats() + (S::kBlocked ? strips_.strip * sum_pitch() : 0); }
 
   // One phase's columns: those computed in blocks with all taps, and how they are cut.
   struct Columns {
@@ -99,8 +103,8 @@ class Convolver {
       if (B::group(a_, item) != packed_group) source_.restart();
       packed_group = B::group(a_, item);
       look_ahead(patch, next, item, points);
-      for (long long i = 0; i < patch.row_count; i += C::strip) {
-        const long long count = smallest<long long>(C::strip, patch.row_count - i);
+      for (long long i = 0; i < patch.row_count; i += strips_.strip) {
+        const long long count = smallest(strips_.strip, patch.row_count - i);
         source_.require(a_, item, (i + count - 1) * S::H::advance + S::H::span, points);
         for (int p = 0; p < Patch<C>::kPhases; p++) {
           const long long rows = smallest<long long>(count, patch.phase[p].row_count - i);
@@ -124,12 +128,48 @@ class Convolver {
                       calls);
   }
 
+  // Where results go: the lanes, the offset of the first target row and of its first column, and where the columns end.
+  struct Target {
+    const LaneMap<C>& lanes;
+    long long row, first, end;
+    int rows = 0;  // source rows that were collected
+  };
+
+  Target target_of(const Patch<C>& patch, const Phase& phase, const Columns& columns, const LaneMap<C>& lanes, long long i) const {
+    const long long row = patch.image * view_.n + (phase.d.first + patch.plane * S::D::step) * view_.s[0] +
+                          (phase.h.first + (patch.first_row + i) * S::H::step) * view_.s[1];
+    return {lanes, row, phase.w.first * view_.s[2] + patch.first_column * W::step * view_.s[2], columns.whole.high};
+  }
+
   // `rows` target rows of a phase from row i on.
   void strip(const Patch<C>& patch, const Phase& phase, const Columns& columns, long long item, long long i, long long rows) {
     const LaneMap<C> lanes(a_, item, view_.g, view_.c);
-    if (rows == C::strip) return with_taps<C::strip>(patch, phase, columns, lanes, item, i);
-    if constexpr (C::strip > 1)
-      for (long long r = 0; r < rows; r++) with_taps<1>(patch, phase, columns, lanes, item, i + r);
+    if constexpr (S::kBlocked) {
+      blocked(patch, phase, columns, lanes, item, i, rows);
+    } else {
+      if (rows == C::strip) return with_taps<C::strip>(patch, phase, columns, lanes, item, i);
+      if constexpr (C::strip > 1)
+        for (long long r = 0; r < rows; r++) with_taps<1>(patch, phase, columns, lanes, item, i + r);
+    }
+  }
+
+  void blocked(const Patch<C>& patch, const Phase& phase, const Columns& columns, const LaneMap<C>& lanes, long long item, long long i,
+               long long rows) {
+    const long long pitch = sum_pitch();
+    for (long long r = 0; r < rows; r++)
+      for (long long j = 0; j < columns.cut.covered() * B::kWidth; j += kLanes) gconv::cpu::store(sums_ + r * pitch + j, Vec{});
+    BlockedStrip<C, Cut>(source_, phase, columns.cut, columns.whole.low, i, rows, sums_, pitch)
+        .run(static_cast<const float*>(a_.workspace) + item * P::kItem);
+    for (long long r = 0; r < rows; r++) {
+      Target target = target_of(patch, phase, columns, lanes, i + r);
+      for (long long column = columns.whole.low; column < columns.whole.high; column += C::points) {
+        ahead_.template step<false>();
+        ahead_result_.template step<true>();
+        float* sums = sums_ + r * pitch + (column - columns.whole.low) * B::kWidth;
+        store(target, sums, column, smallest<long long>(C::points, columns.whole.high - column), 0);
+      }
+      if constexpr (C::strict) edges(patch, phase, target, item, i + r, columns.whole, 0);
+    }
   }
 
   template <int kStrip>
@@ -140,19 +180,10 @@ class Convolver {
     cut<kStrip, W::max_taps>(patch, phase, columns, lanes, item, i);
   }
 
-  // Where results go: the lanes, the offset of the first target row and of its first column, and where the columns end.
-  struct Target {
-    const LaneMap<C>& lanes;
-    long long row, first, end;
-    int rows = 0;  // source rows that were collected
-  };
-
   // kTaps: those along w, unless there are none.
   template <int kStrip, int kTaps>
   void cut(const Patch<C>& patch, const Phase& phase, const Columns& columns, const LaneMap<C>& lanes, long long item, long long i) {
-    const long long row = patch.image * view_.n + (phase.d.first + patch.plane * S::D::step) * view_.s[0] +
-                          (phase.h.first + (patch.first_row + i) * S::H::step) * view_.s[1];
-    Target target{lanes, row, phase.w.first * view_.s[2] + patch.first_column * W::step * view_.s[2], columns.whole.high};
+    Target target = target_of(patch, phase, columns, lanes, i);
     if constexpr (!kTile || C::strict) target.rows = phase.w.taps > 0 ? collect(phase, item, i) : 0;
     long long column = columns.whole.low;
     blocks<kStrip, kTaps, 0>(phase, columns.cut, target, item, i, columns.whole.low);
@@ -229,6 +260,7 @@ class Convolver {
   const TensorView& view_;
   const float** x_;
   const float** w_;
+  float* sums_;
   Ahead ahead_, ahead_result_;
 };
 

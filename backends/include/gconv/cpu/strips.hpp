@@ -9,6 +9,10 @@
 namespace gconv::cpu {
 
 constexpr int kRowsOfPatch = 16;
+constexpr int kRowsOfStrip = 8;
+constexpr int kDeepRow = 512;
+constexpr long long kBlockedRowFloats = 48 * 1024;  // of a packed row that is walked through again and again: second-level cache
+constexpr long long kSumFloats = 6 * 1024;          // of a strip: half of the first-level cache
 constexpr long long kPatchBytes = 256 * 1024;  // of source rows: they, the results and the next patch's fit the second-level cache
 
 template <class C>
@@ -19,6 +23,8 @@ struct Strips {
   using W = AxisOf<C, 2>;
   static constexpr int kOuter = Area<C>::kPhases / (D::together * H::together * W::together);  // sets of phases
   static constexpr bool kRing = B::kPerGroup == 1;  // whether a packed row is done with after one item
+  // Whether sums are kept in memory and added to depth by depth (blocked.hpp): where the weights of a filter row are many.
+  static constexpr bool kBlocked = !C::sliding && !B::kLate && C::filter[2] * B::kSource >= kDeepRow;
 
   const int* target;        // sizes of the result
   long long depth;          // target planes of the largest phase
@@ -26,20 +32,22 @@ struct Strips {
   long long row_runs, column_runs;
   long long pitch;          // floats of a packed row
   long long slots;          // packed rows kept for one plane
+  long long strip;          // target rows computed together
 
   explicit Strips(const ConvArgs& a) : target(B::kBackward ? a.in : a.out) {
     depth = ceil_div(target[0], D::step);
     const long long width = ceil_div(target[2], W::step), height = ceil_div(target[1], H::step);
-    const long long fitting = (kPackedRowFloats / B::kPixel - W::span) / W::advance;
+    const long long fitting = ((kBlocked ? kBlockedRowFloats : kPackedRowFloats) / B::kPixel - W::span) / W::advance;
     column_runs = ceil_div(width, largest<long long>(fitting, 4 * C::points));
     columns = ceil_div(width, column_runs);
+    strip = kBlocked ? largest(1LL, smallest<long long>(kRowsOfStrip, kSumFloats / (columns * B::kWidth))) : C::strip;
     column_runs = ceil_div(width, columns);
     pitch = ceil_div(points(columns + C::points) * B::kPixel, 16) * 16;
     const TensorView& view = B::kBackward ? a.yv : a.xv;
     const long long row_floats = view.s[2] * (B::kBackward ? a.out : a.in)[2];
     const long long row_bytes = largest<long long>(1, row_floats * static_cast<long long>(sizeof(typename C::Source::type)));
-    set_rows(height, largest<long long>(C::strip, smallest(rows_that_fit(), kPatchBytes / row_bytes / H::advance)));
-    while (rows > C::strip && a.N * per_image() * B::items(a.G) < kUnitsWanted) set_rows(height, largest<long long>(rows / 2, C::strip));
+    set_rows(height, largest(strip, smallest(rows_that_fit(), kPatchBytes / row_bytes / H::advance)));
+    while (rows > strip && a.N * per_image() * B::items(a.G) < kUnitsWanted) set_rows(height, largest(rows / 2, strip));
   }
 
   // Source points behind a run of target points.
@@ -51,14 +59,14 @@ struct Strips {
   long long rows_that_fit() const {
     if (kRing) return kRowsOfPatch;
     const long long fitting = kPackedFloats / (D::span * pitch);
-    return smallest<long long>(largest<long long>((fitting - H::span) / H::advance + 1, C::strip), kRowsOfPatch);
+    return smallest<long long>(largest((fitting - H::span) / H::advance + 1, strip), kRowsOfPatch);
   }
 
   void set_rows(long long height, long long wanted) {
     row_runs = ceil_div(height, wanted);
-    rows = ceil_div(ceil_div(height, row_runs), C::strip) * C::strip;
+    rows = ceil_div(ceil_div(height, row_runs), strip) * strip;
     row_runs = ceil_div(height, rows);
-    slots = ((kRing ? C::strip : rows) - 1) * H::advance + H::span;
+    slots = ((kRing ? strip : rows) - 1) * H::advance + H::span;
   }
 };
 
