@@ -125,7 +125,8 @@ def test_text_that_is_no_model_is_refused(broken: str) -> None:
 
 
 def test_the_evaluator_agrees_with_lightgbm() -> None:
-    lightgbm = pytest.importorskip("lightgbm")
+    import lightgbm
+
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((400, len(NAMES)))
     rows[rng.random(rows.shape) < 0.05] = np.nan
@@ -231,7 +232,6 @@ def test_scores() -> None:
 
 
 def test_training_finds_what_there_is_to_find() -> None:
-    pytest.importorskip("lightgbm")
     trained, text = learn.train(pools(12), "sm_90", rounds=60, parameters={"min_data_in_leaf": 2})
     assert trained.facts["problems"] == 12 and trained.facts["networks"] == 4 and Forest.parse(text).names == NAMES
     score = learn.evaluate(pools(12), {"model": learn.by_model(trained), "random": learn.at_random()})
@@ -261,8 +261,6 @@ def test_no_problem_is_judged_by_a_model_that_has_seen_it(monkeypatch: pytest.Mo
 # --- the commands, as the page of the seed system names them
 
 def test_the_whole_flow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("lightgbm")
-    pytest.importorskip("pyarrow")
     csv, data = tmp_path / "benchmark.csv", tmp_path / "data"
     data.mkdir()
     write_table(str(csv), [one for pool in pools(12) for one in measured(pool)])

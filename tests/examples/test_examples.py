@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
@@ -57,3 +58,21 @@ def test_the_session_of_the_repl(tmp_path: Path) -> None:
     done = run(SESSION, tmp_path, "--target", "cpu")
     assert done.returncode == 0, done.stdout + done.stderr
     assert run(SESSION, tmp_path, "--target", "nowhere").returncode != 0
+
+
+def test_a_sweep_measures_nothing_twice(tmp_path: Path) -> None:
+    arguments = ("--target", "cpu", "--most", "2", "--store", str(tmp_path / "results.sqlite3"), "--csv", str(tmp_path / "rows.csv"))
+    first = run("05_benchmark", tmp_path, *arguments)
+    assert first.returncode == 0 and "PASS 6" in first.stdout and "6 results, 0 of them known before" in first.stdout, first.stderr
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6 and all(row["status"] == "PASS" and float(row["latency_ms"]) > 0 for row in rows)
+    again = run("05_benchmark", tmp_path, *arguments)
+    assert again.returncode == 0 and "6 results, 6 of them known before" in again.stdout
+    assert run("05_benchmark", tmp_path, "--target", "cpu", "--configs", str(tmp_path / "none.json")).returncode != 0
+
+
+def test_learned_selection(tmp_path: Path) -> None:
+    done = run("09_ml_heuristic", tmp_path, "--target", "cpu", "--problems", "4", "--configs", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "trained on 2 problems" in done.stdout and "unseen problems, model   2 problems" in done.stdout
