@@ -13,12 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable
 
-from .. import env
+import numpy as np
+
+from .. import env, memory
 from ..errors import error
 from ..lower_cpu import ISAS
 from ..plan import Plan
 from . import base, toolchain
-from .base import Artifact, Backend, Detection, Device, Module
+from .base import Artifact, Backend, Buffer, Detection, Device, Module
 
 __all__ = ["CpuBackend", "host_isas", "probe", "threads"]
 
@@ -73,6 +75,9 @@ class CpuBackend(Backend):
         _pool()                                  # here, so that no launch is timed with it
         return _Library(artifact.path)
 
+    def allocate(self, nbytes: int) -> Buffer:
+        return _Scratch(nbytes)
+
     def launch(self, module: Module, plan: Plan, args: bytes, stream: Any = None) -> None:
         self.launcher(module, plan)(args)
 
@@ -89,6 +94,24 @@ class CpuBackend(Backend):
             for kernel, tasks in kernels:
                 parallel(kernel, block, tasks, count)
         return launch
+
+
+class _Scratch(Buffer):
+    """A workspace on a block of memory that later calls use again."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._block: memory.Block | None = memory.take(nbytes)
+        self._memory, self._start, self.address, self.nbytes = self._block.memory, self._block.start, self._block.address, nbytes
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:  # type: ignore[override]
+        """The bytes. Once they have been asked for, who asked may keep them, so the block is not used again."""
+        self._block = None
+        return np.frombuffer(self._memory, np.uint8, self.nbytes, self._start)
+
+    def __del__(self) -> None:
+        if self._block is not None:
+            memory.give(self._block)
 
 
 class _Foreign:

@@ -8,7 +8,6 @@ imported here. What is in GPU memory is a `devicearrays.DeviceArray`, whose elem
 
 from __future__ import annotations
 
-import math
 import sys
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,6 +15,7 @@ from typing import Any, Sequence
 
 import numpy as np
 
+from . import memory
 from .devicearrays import DeviceArray, adopt, dense_strides, shadow
 from .dtypes import DTYPES, dtype_of
 from .errors import error
@@ -31,8 +31,6 @@ __all__ = [
 AnyArray = np.ndarray | DeviceArray
 """An array on the host, or one in the memory of a GPU."""
 
-_CACHE_LINE = 64  # bytes
-_SMALL = 4096     # bytes of an array that may begin anywhere
 
 _SUPPORTED = "float32, float16 or bfloat16"
 _OUTER = {"x": "n", "w": "k", "y": "n"}
@@ -188,17 +186,7 @@ def new_array(like: AnyArray, shape: Sequence[int], order: Sequence[int], dtype:
     """An uninitialised array without gaps where ``like`` lies; ``order`` names its axes from outermost to innermost in memory."""
     if isinstance(like, DeviceArray):
         return like.library.empty(like, tuple(shape), dense_strides(tuple(shape), list(order), dtype.itemsize), dtype)
-    return _aligned([shape[i] for i in order], dtype).transpose(np.argsort(order))
-
-
-def _aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
-    """An uninitialised array that begins with a cache line: NumPy's own begin anywhere, and then every vector takes two lines."""
-    nbytes = math.prod(shape) * dtype.itemsize
-    if nbytes < _SMALL:
-        return np.empty(shape, dtype)
-    memory = np.empty(nbytes + _CACHE_LINE, np.uint8)
-    start = -int(memory.__array_interface__["data"][0]) % _CACHE_LINE
-    return memory[start:start + nbytes].view(dtype).reshape(shape)
+    return memory.empty([shape[i] for i in order], dtype).transpose(np.argsort(order))
 
 
 def copy_array(target: AnyArray, source: AnyArray) -> None:

@@ -115,6 +115,8 @@ VARIABLES: dict[str, Variable] = {v.name: v for v in (
              "Compiler of target hip; default: the first of clang, hipcc that knows the arch."),
     Variable("GCONV_ISA", _choice(*_ISAS), "one of " + ", ".join(_ISAS), None,
              "Instruction set of target cpu; default: the best this machine has."),
+    Variable("GCONV_KEPT_MEMORY", _bytes, "a number of bytes such as 500M or 2G", 256 << 20,
+             "Memory of dead results and workspaces that target cpu keeps for the next call, at most; 0: none."),
     Variable("GCONV_MODELS", _path, "a directory", None,
              "Directory of trained models, one directory for each arch; default: those of the package."),
     Variable("GCONV_NVCC", _text, _COMMAND, None,
@@ -138,10 +140,34 @@ VARIABLES: dict[str, Variable] = {v.name: v for v in (
 )}
 
 
+_NAMES = {name: os.fsencode(name) for name in VARIABLES}
+
+
+def _encoded() -> Any:
+    """The encoded texts behind os.environ, None where there are none. Reading them takes a tenth of the time, above all for what is
+    not set, and variables are read in every call."""
+    return getattr(os.environ, "_data", None) if os.name == "posix" else None
+
+
+def _given(name: str) -> str | None:
+    data = _encoded()
+    if data is None:
+        return os.environ.get(name)
+    text = data.get(_NAMES[name])
+    return None if text is None else os.fsdecode(text)
+
+
+def snapshot() -> tuple[Any, ...]:
+    """The texts of all variables now, to be compared with other snapshots; it takes less than a microsecond."""
+    data = _encoded()
+    return tuple(map(os.environ.get, VARIABLES)) if data is None else tuple(map(data.get, _NAMES.values()))
+
+
 def get(name: str) -> Any:
     """The value of a variable now, of the type its table row gives; its default when unset. A bad value raises `EnvError`."""
     variable = VARIABLES[name]
-    text = os.environ.get(name, "").strip()
+    given = _given(name)
+    text = given.strip() if given else ""
     if not text:
         return variable.default
     try:
@@ -149,17 +175,6 @@ def get(name: str) -> Any:
     except (ValueError, KeyError):
         raise error("env.value", name=name, value=text, expected=variable.expected,
                     hint=f"Set it to {variable.expected}, or unset it.") from None
-
-
-_NAMES = tuple(os.fsencode(name) for name in VARIABLES)
-
-
-def snapshot() -> tuple[Any, ...]:
-    """The texts of all variables now, to be compared with other snapshots; it takes less than a microsecond."""
-    data = getattr(os.environ, "_data", None) if os.name == "posix" else None
-    if data is None:
-        return tuple(map(os.environ.get, VARIABLES))
-    return tuple(map(data.get, _NAMES))          # the encoded texts behind os.environ: a tenth of the time
 
 
 def random_order_seed(order: str) -> int | None:

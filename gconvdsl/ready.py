@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
+from . import memory
 from .arrays import AnyArray, Bound, address_of
 from .devicearrays import DeviceArray, memory_span
 from .errors import LaunchError
@@ -210,10 +211,12 @@ def _maker(result: Bound) -> Maker:
         return lambda call, stream: make(call.arrays[0], stream)
     if result.torch:
         return _tensor_maker(array)
-    shape, dtype, read = array.shape, array.dtype, address_reader(array)
+    shape, dtype, nbytes, read = array.shape, array.dtype, array.nbytes, address_reader(array)
+    if memory.pays(nbytes):
+        return lambda call, stream: memory.lend(shape, dtype, nbytes)
 
     def made(call: Call, stream: int) -> tuple[Any, int]:
-        fresh = np.empty(shape, dtype)
+        fresh = memory.empty(shape, dtype)
         return fresh, read(fresh)
     return made
 

@@ -6,7 +6,7 @@ import ctypes
 import gc
 import sys
 import types
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -151,12 +151,19 @@ def test_dlpack_in_and_out(fake: Fake) -> None:
 
 # --- torch, played by a few lines
 
+class Device(NamedTuple):
+    """As torch's: equal and hashable by value."""
+
+    type: str
+    index: int
+
+
 class Tensor:
     """A torch tensor on the stand-in's memory."""
 
     def __init__(self, values: DeviceValues, dtype: str = "torch.float32") -> None:
         self.values, self.dtype, self.layout = values, dtype, "strided"
-        self.device = types.SimpleNamespace(type="cuda", index=values.device)
+        self.device = Device("cuda", values.device)
         self.shape = values.shape
 
     def detach(self) -> Tensor:
