@@ -33,7 +33,7 @@ def find_family(problem: ConvProblem, config: KernelConfig, arch: str, target: s
     from .lower_direct_weight import is_direct_weight, lower_direct_weight
     from .lower_ring import is_ring, lower_ring
     from .lower_row_weight import is_row_weight, lower_row_weight
-    from .lower_wgmma import is_wgmma, lower_wgmma
+    from . import lower_wgmma as wgmma
 
     plain = spec is None or spec.prologue.op == "x"
     if plain and is_ring(problem, arch):
@@ -42,8 +42,8 @@ def find_family(problem: ConvProblem, config: KernelConfig, arch: str, target: s
         return _launchable(lower_row_weight, problem, arch)
     if is_depthwise(problem):
         return _launchable(lower_depthwise, problem, arch)
-    if target == "cuda" and plain and is_wgmma(problem, arch):
-        return _launchable(lower_wgmma, problem, arch)
+    if target in wgmma.TARGETS and plain and wgmma.is_wgmma(problem, arch):
+        return _launchable(wgmma.lower_wgmma, problem, arch)
     return _launchable(lower_direct_weight, problem, arch) if is_direct_weight(problem, arch) else None
 
 

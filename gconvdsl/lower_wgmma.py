@@ -21,8 +21,10 @@ from .tensor_map import TensorMap
 from .wgmma_shape import CHUNK, LINE, ConvShape, conv_shape, flat_pixels, source_sizes
 from .wgmma_weight_shape import IMAGES, WeightShape, positions, weight_shape
 
-__all__ = ["is_wgmma", "lower_wgmma"]
+__all__ = ["TARGETS", "is_wgmma", "lower_shape", "lower_wgmma"]
 
+TARGETS = ("cuda",)
+"""Where the family is taken. The simulator runs it as well, slowly: tests add it here."""
 _ARCHS = ("sm_90",)
 _TYPES = {"fp16": "f16", "bf16": "bf16"}
 _WIDE = 48                          # channels of a group, in or out; narrower ones leave most of an instruction empty
@@ -88,7 +90,7 @@ def _source(spec: KernelSpec, problem: ConvProblem, shape: ConvShape | WeightSha
     weight = isinstance(shape, WeightShape)
     facts = [f"static constexpr gconv::Direction kDirection = {DIRECTION[problem.direction]};",
              *(f"using {name} = {int3(getattr(problem, name.lower()))};" for name in ("Filter", "Dilation")),
-             *(_weight_facts(problem, shape) if isinstance(shape, WeightShape) else _conv_facts(problem, shape)),
+             *(_weight_facts(problem, shape) if isinstance(shape, WeightShape) else _conv_facts(spec, problem, shape)),
              f"using In = {CPP[problem.dtype]};", f"using Out = {CPP[problem.out_dtype]};", "using Mma = ::Mma;",
              "using Epilogue = ::Epilogue;"]
     body = ['#include "gconv/wgmma_weight.hpp"\n#include "gconv/reduce_pieces.hpp"' if weight else '#include "gconv/wgmma.hpp"']
@@ -109,12 +111,13 @@ def _constants(numbers: dict[str, int], flags: dict[str, bool]) -> list[str]:
             *(f"static constexpr bool {name} = {str(on).lower()};" for name, on in flags.items())]
 
 
-def _conv_facts(problem: ConvProblem, shape: ConvShape) -> list[str]:
+def _conv_facts(spec: KernelSpec, problem: ConvProblem, shape: ConvShape) -> list[str]:
     numbers = {"kCg": problem.Cg, "kKg": problem.Kg, "kWarpgroups": shape.warpgroups,
-               "kTiles": shape.tiles // shape.warpgroups, "kPiece": shape.piece(problem), "kWindows": shape.windows,
+               "kTiles": shape.own_tiles, "kPiece": shape.piece(problem), "kWindows": shape.windows,
                "kWeights": shape.weights, "kLds": shape.lds(problem)}
     return [f"using Tile = {int3(shape.tile)};", f"using Count = {int3(shape.count)};",
-            *_constants(numbers, {"kImagesFirst": shape.images_first, "kResident": shape.resident})]
+            *_constants(numbers, {"kImagesFirst": shape.images_first, "kResident": shape.resident,
+                                  "kLikeY": any(spec.kind(name) == "like_y" for name in spec.epilogue.operands)})]
 
 
 def _weight_facts(problem: ConvProblem, shape: WeightShape) -> list[str]:
@@ -132,13 +135,17 @@ def _instruction(columns: int, dtype: str, across_a: bool, across_b: bool) -> st
     """
     count, kind = columns // 2, _TYPES[dtype]
     sums, names = ", ".join(f'"+f"(d[{i}])' for i in range(count)), ",".join(f"%{i}" for i in range(count))
-    return (f"struct Mma {{\n  static constexpr int N = {columns};\n"
-            f"  static GCONV_DEVICE void run(float (&d)[{count}], unsigned long long a, unsigned long long b, "
-            f"int accumulate) {{\n"
-            f'    asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{count + 2}, 0;\\n"\n'
+    body = (f'    asm volatile("{{\\n.reg .pred p;\\n.reg .b64 a, b;\\nsetp.ne.b32 p, %{count + 4}, 0;\\n"\n'
+            f'                 "mov.b64 a, {{%{count}, %{count + 1}}};\\nmov.b64 b, {{%{count + 2}, %{count + 3}}};\\n"\n'
             f'                 "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} {{{names}}}, '
-            f'%{count}, %{count + 1}, p, 1, 1, {int(across_a)}, {int(across_b)};\\n}}"\n'
-            f'                 : {sums}\n                 : "l"(a), "l"(b), "r"(accumulate));\n  }}\n}};')
+            f'a, b, p, 1, 1, {int(across_a)}, {int(across_b)};\\n}}"\n'
+            f'                 : {sums}\n                 : "r"(a), "r"(a_high), "r"(b), "r"(b_high), "r"(accumulate));')
+    here = f"gconv::hw::wgmma<{CPP[dtype]}, {columns}, {str(across_a).lower()}, {str(across_b).lower()}>"
+    return (f"struct Mma {{\n  static constexpr int N = {columns};\n"
+            f"  static GCONV_DEVICE void run(float (&d)[{count}], unsigned a, unsigned a_high, unsigned b, unsigned b_high, "
+            f"int accumulate) {{\n"
+            f"#if defined(GCONV_PLATFORM_CUDA)\n{body}\n#else\n    {here}(d, a, a_high, b, b_high, accumulate);\n#endif\n"
+            "  }\n};")
 
 
 # --- tensor maps
@@ -194,9 +201,9 @@ def _alignment(problem: ConvProblem) -> tuple[tuple[str, int], ...]:
 
 
 def _conv_plan(problem: ConvProblem, shape: ConvShape, units: int) -> Plan:
-    launch = Launch("gconv_main", (min(units, shape.blocks(problem)), 1, 1), 128 * (shape.warpgroups + 1), shape.lds(problem),
-                    maps=_maps(problem, shape))
-    return Plan((launch,), _args(problem, 1), alignment=_alignment(problem), dense=True)
+    blocks = min(units, shape.blocks(problem))
+    launch = Launch("gconv_main", (blocks, 1, 1), 128 * (shape.warpgroups + 1), shape.lds(problem), maps=_maps(problem, shape))
+    return Plan((launch,), _args(problem, blocks), alignment=_alignment(problem), dense=True)
 
 
 def _weight_plan(problem: ConvProblem, shape: WeightShape) -> Plan:

@@ -62,6 +62,11 @@ class ConvShape:
     def tiles(self) -> int:
         return math.prod(self.count)
 
+    @property
+    def own_tiles(self) -> int:
+        """Tiles of a block that one warpgroup multiplies."""
+        return self.tiles // self.warpgroups
+
     def window(self, problem: ConvProblem) -> tuple[int, int, int]:
         """Images, rows and columns of the window of source pixels; columns are rounded up to whole pieces."""
         n, h, w = self.block
@@ -130,14 +135,13 @@ def conv_shapes(problem: ConvProblem, arch: Arch) -> Iterator[ConvShape]:
     columns = depth_columns(problem)[1]
     widths = sorted({-(-columns // parts // 8) * 8 for parts in range(1, 9)} & set(range(8, 257)))
     flat, images = flat_pixels(problem), source_sizes(problem, "x")[0]
-    for tile, width, warpgroups, tiles in product(_TILES, widths, (2, 3), (1, 2, 3, 4)):
+    for tile, width, warpgroups, resident, tiles in product(_TILES, widths, (2, 3), (False, True), (1, 2, 3, 4)):
         if tiles * width // 2 > _SUMS[warpgroups] or tile[0] > images or (flat and tile[2] < 64):
             continue
         for count in _counts(tile, warpgroups * tiles):
-            for resident in (False, True):
-                shape = _with_stages(problem, ConvShape(tile, count, width, warpgroups, resident=resident), arch)
-                if shape is not None:
-                    yield shape
+            shape = _with_stages(problem, ConvShape(tile, count, width, warpgroups, resident=resident), arch)
+            if shape is not None:
+                yield shape
 
 
 def _counts(tile: tuple[int, int, int], tiles: int) -> Iterator[tuple[int, int, int]]:
@@ -170,5 +174,5 @@ def _cycles(problem: ConvProblem, shape: ConvShape, arch: Arch) -> float:
     loads = chunks * LINE * (math.prod(shape.window(problem)) + (0 if shape.resident else taps * shape.weight_rows(problem)))
     stored = shape.tiles * 64 * shape.columns * DTYPES[problem.out_dtype].bytes
     waves = -(-shape.blocks(problem) // arch.compute_units)
-    tile = max(products * _SLOWER, loads / _BYTES_A_CYCLE) + _CYCLES_A_TILE + stored * _CYCLES_A_BYTE
-    return waves * tile + loads / _BYTES_A_CYCLE / (chunks * taps)
+    main, rest = max(products * _SLOWER, loads / _BYTES_A_CYCLE), _CYCLES_A_TILE + stored * _CYCLES_A_BYTE
+    return waves * (main + rest) + loads / _BYTES_A_CYCLE / (chunks * taps)

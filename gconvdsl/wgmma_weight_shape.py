@@ -147,5 +147,5 @@ def _cycles(problem: ConvProblem, shape: WeightShape, arch: Arch) -> float:
     waves = -(-shape.blocks(problem) * shape.splits // arch.compute_units)
     boxes = -(-shape.boxes(problem) // shape.splits)
     main = waves * (boxes * max(products * _SLOWER, stage / _BYTES_A_CYCLE) + stage / _BYTES_A_CYCLE + _CYCLES_A_BLOCK)
-    elements = math.prod(problem.shape("w"))
-    return main + (_CYCLES_REDUCE + 8 * elements * shape.splits / _PIECE_BYTES_A_CYCLE if shape.splits > 1 else 0)
+    pieces = 8 * math.prod(problem.shape("w")) * shape.splits
+    return main + (_CYCLES_REDUCE + pieces / _PIECE_BYTES_A_CYCLE if shape.splits > 1 else 0)

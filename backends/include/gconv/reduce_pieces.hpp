@@ -21,9 +21,9 @@ struct ReducePieces {
     float sum[4] = {};
     if (i < total) {
       const float* from = (const float*)a.workspace + i;
-      int piece = lane;
-      for (; piece + (kBatch - 1) * S::kLanes < a.splits; piece += kBatch * S::kLanes) add<kBatch>(from, piece, total, sum);
-      for (; piece < a.splits; piece += S::kLanes) add<1>(from, piece, total, sum);
+      int piece = lane, pieces = a.splits;
+      for (; piece + (kBatch - 1) * S::kLanes < pieces; piece += kBatch * S::kLanes) add<kBatch>(from, piece, total, sum);
+      for (; piece < pieces; piece += S::kLanes) add<1>(from, piece, total, sum);
     }
     if constexpr (S::kLanes > 1) {
       *(Raw<16>*)(sums + hw::thread_id() * 4) = *(const Raw<16>*)sum;

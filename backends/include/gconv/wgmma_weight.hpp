@@ -6,6 +6,8 @@
 // reads transposed; a tap is an offset into the window, and the taps of one instruction are blocks of columns at the distance of a
 // tap. Boxes divide the images wherever a filter reaches over their edges, so that what lies outside is never multiplied but by zeros.
 //
+// The reduction is split over blocks along y, whose sums a second kernel adds up (kPartial).
+//
 // S states Filter, Dilation, kCg, kKg, Out, Epilogue, Mma, kTaps (of an instruction), kWarpgroups, kUnits (accumulators of each), what a block
 // covers: kBlockK and kBlockC chunks of 64 channels, kBlockRows of the filter, kBlockRuns of kTaps taps in each; kBoxH, kBoxW positions,
 // kStages, kPartial, kLds. Grid: x = block of (group, output channels, input channels, taps); y = split.
@@ -13,7 +15,7 @@
 
 #include "wgmma_parts.hpp"
 
-#if defined(GCONV_PLATFORM_CUDA)
+#if defined(GCONV_WGMMA)
 namespace gconv {
 
 template <class S>
@@ -66,12 +68,13 @@ struct WgmmaWeight {
     }
     if constexpr (kPositions % 2 != 0) clear_odd(base);
     hw::barrier();
-    if (hw::wave_id() >= S::kWarpgroups * 4) {
+    int wave = hw::uniform(hw::wave_id());
+    if (wave >= S::kWarpgroups * 4) {
       hw::fewer_registers<S::kWarpgroups == 2 ? 40 : 32>();
-      if (hw::wave_id() == S::kWarpgroups * 4 && hw::lane_id() == 0) produce(a, x, y, base, barriers);
+      if (wave == S::kWarpgroups * 4) produce(a, x, y, base, barriers);
     } else {
       hw::more_registers<S::kWarpgroups == 2 ? 232 : 160>();
-      consume(a, base, barriers);
+      consume(a, base, barriers, wave / 4);
     }
   }
 
@@ -88,14 +91,24 @@ struct WgmmaWeight {
     Boxes boxes(a);
     Place p = place();
     Ring<S::kStages> ring(barriers, 1);
+    int n = (int)(boxes.first / (boxes.w * boxes.h)) * 8, h = (int)(boxes.first / boxes.w % boxes.h) * S::kBoxH;
+    int w = (int)(boxes.first % boxes.w) * S::kBoxW;
     for (unsigned box = boxes.first; box < boxes.end; ++box, ring.next()) {
-      int n = (int)(box / (boxes.w * boxes.h)) * 8, h = (int)(box / boxes.w % boxes.h) * S::kBoxH, w = (int)(box % boxes.w) * S::kBoxW;
       hw::Mbarrier& full = ring.take(kArriving);
       unsigned char* at = base + ring.index * kStageBytes;
-      for (int k = 0; k < S::kBlockK; ++k) hw::load_box(at + k * kChunkY, y, full, p.k + k * 64, n, w, h, p.group);
-      at += S::kBlockK * kChunkY;
-      for (int c = 0; c < S::kBlockC; ++c)
-        hw::load_box(at + c * kChunkX, x, full, p.c + c * 64, n, w + p.kx * D::w - a.pad[2], h + p.ky * D::h - a.pad[1], p.group);
+      if (hw::lane_id() == 0) {
+        for (int k = 0; k < S::kBlockK; ++k) hw::load_box(at + k * kChunkY, y, full, p.k + k * 64, n, w, h, p.group);
+        at += S::kBlockK * kChunkY;
+        for (int c = 0; c < S::kBlockC; ++c)
+          hw::load_box(at + c * kChunkX, x, full, p.c + c * 64, n, w + p.kx * D::w - a.pad[2], h + p.ky * D::h - a.pad[1], p.group);
+      }
+      if ((w += S::kBoxW) >= a.out[2]) {
+        w = 0;
+        if ((h += S::kBoxH) >= a.out[1]) {
+          h = 0;
+          n += 8;
+        }
+      }
     }
   }
 
@@ -108,10 +121,10 @@ struct WgmmaWeight {
     return {rest / S::kBlockC, rest % S::kBlockC, row, run};
   }
 
-  static GCONV_DEVICE void consume(const ConvArgs& a, unsigned char* base, const Barriers<S::kStages>& barriers) {
+  static GCONV_DEVICE void consume(const ConvArgs& a, unsigned char* base, const Barriers<S::kStages>& barriers, int group) {
     Boxes boxes(a);
     Ring<S::kStages> ring(barriers, 0);
-    int first_unit = hw::wave_id() / 4 * S::kUnits;
+    int first_unit = group * S::kUnits;
     unsigned at_y[S::kUnits], at_x[S::kUnits];
     GCONV_UNROLL
     for (int i = 0; i < S::kUnits; ++i) {
@@ -121,20 +134,18 @@ struct WgmmaWeight {
     }
     float acc[S::kUnits][kN / 2];
     int accumulate = 0;
-    unsigned long long y_desc = column_operand(kPosition, 0);
     for (unsigned box = boxes.first; box < boxes.end; ++box) {
       ring.wait();
-      unsigned at = hw::lds_address(base + ring.index * kStageBytes) >> 4;
+      unsigned at = operand_low(base + ring.index * kStageBytes, D::w * kPosition);
       hw::wgmma_fence();
       int w = 0;
       unsigned row = 0;
       for (int pair = 0; pair < kPairs; ++pair) {
         // The second position is the next one of the row, the first of the next row, or (zeros in dy) the same again.
         int next = S::kBoxW % 2 == 0 || w + 1 < S::kBoxW ? 1 : pair + 1 < kPairs || kPositions % 2 == 0 ? kWindowW - S::kBoxW + 1 : 0;
-        unsigned long long x_desc = column_operand(next * kPosition, D::w * kPosition);
         unsigned from_y = at + pair * (2 * kPosition / 16), from_x = at + (row + w) * (kPosition / 16);
         GCONV_UNROLL
-        for (int i = 0; i < S::kUnits; ++i) Mma::run(acc[i], y_desc + (from_y + at_y[i]), x_desc + (from_x + at_x[i]), accumulate);
+        for (int i = 0; i < S::kUnits; ++i) Mma::run(acc[i], from_y + at_y[i], operand_high(kPosition), from_x + at_x[i], operand_high(next * kPosition), accumulate);
         accumulate = 1;
         w += 2;
         if (w >= S::kBoxW) {
@@ -152,31 +163,31 @@ struct WgmmaWeight {
     for (int i = 0; i < S::kUnits; ++i) hw::wgmma_take(acc[i]);
     Place p = place();
     GCONV_UNROLL
-    for (int i = 0; i < S::kUnits; ++i) store(a, p, unit(first_unit + i), acc[i], accumulate != 0);
-  }
-
-  static GCONV_DEVICE void store(const ConvArgs& a, const Place& p, const Unit& u, const float (&acc)[kN / 2], bool any) {
-    int ky = p.ky + u.row, k0 = p.k + u.k * 64 + hw::wave_id() % 4 * 16 + hw::lane_id() / 4, c0 = p.c + u.c * 64 + hw::lane_id() % 4 * 2;
-    if (ky >= F::h) return;
-    GCONV_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      int k = k0 + half * 8;
-      if (k >= S::kKg) continue;
+    for (int i = 0; i < S::kUnits; ++i)
       GCONV_UNROLL
       for (int j = 0; j < kN / 8; ++j) {
-        int kx = p.kx + u.run * S::kTaps + j / 8, c = c0 + j % 8 * 8;
-        if (c >= S::kCg || kx >= F::w) continue;
-        put(a, p.group, k, ky, kx, c, any ? acc[j * 4 + half * 2] : 0.0f, any ? acc[j * 4 + half * 2 + 1] : 0.0f);
+        float sums[4];
+        GCONV_UNROLL
+        for (int e = 0; e < 4; ++e) sums[e] = accumulate != 0 ? acc[i][j * 4 + e] : 0.0f;
+        store(a, p, unit(first_unit + i), j, sums);
       }
-    }
+  }
+
+  // Columns 8 j and on of a unit: two rows, two columns.
+  static GCONV_DEVICE void store(const ConvArgs& a, const Place& p, const Unit& u, int j, const float (&sums)[4]) {
+    int ky = p.ky + u.row, kx = p.kx + u.run * S::kTaps + j / 8, c = p.c + u.c * 64 + hw::lane_id() % 4 * 2 + j % 8 * 8;
+    int k = p.k + u.k * 64 + hw::wave_id() % 4 * 16 + hw::lane_id() / 4;
+    if (ky >= F::h || kx >= F::w || c >= S::kCg) return;
+    if (k < S::kKg) put(a, p.group, k, ky, kx, c, sums[0], sums[1]);
+    if (k + 8 < S::kKg) put(a, p.group, k + 8, ky, kx, c, sums[2], sums[3]);
   }
   // Two neighbouring elements.
   static GCONV_DEVICE void put(const ConvArgs& a, int g, int k, int ky, int kx, int c, float v0, float v1) {
     if constexpr (S::kPartial) {
       long long all = (long long)a.G * S::kKg * F::product * S::kCg;
       float* to = (float*)a.workspace + hw::block_id_y() * all + (((long long)g * S::kKg + k) * F::product + ky * F::w + kx) * S::kCg + c;
-      const float pair[2] = {v0, v1};
-      *(Raw<8>*)to = *(const Raw<8>*)pair;
+      to[0] = v0;
+      to[1] = v1;
     } else {
       long long element = g * a.wv.g + k * a.wv.n + ky * a.wv.s[1] + kx * a.wv.s[2] + c;
       int channel = g * S::kKg + k;

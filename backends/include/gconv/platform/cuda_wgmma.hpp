@@ -5,6 +5,8 @@
 namespace gconv {
 namespace hw {
 
+__device__ __forceinline__ unsigned operand_address(const void* p) { return lds_address(p); }
+
 // Before the first product of a group: orders earlier accesses to registers and LDS before it.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 // The products since the last call become one group.
@@ -21,6 +23,9 @@ __device__ __forceinline__ void wgmma_take(float (&sums)[Count]) {
   for (int i = 0; i < Count; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
+// A value that is the same in all lanes, told to the compiler: operands are described in uniform registers.
+__device__ __forceinline__ int uniform(int value) { return __shfl_sync(0xffffffffu, value, 0); }
+
 // The registers of each of the warpgroup's threads from now on: fewer, or as soon as others have given them up, more.
 template <int Count>
 __device__ __forceinline__ void fewer_registers() {
@@ -31,7 +36,6 @@ __device__ __forceinline__ void more_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
 }
 
-__device__ __forceinline__ int grid_size_x() { return gridDim.x; }
 
 }  // namespace hw
 }  // namespace gconv
