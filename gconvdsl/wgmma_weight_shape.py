@@ -143,7 +143,7 @@ def _with_stages(problem: ConvProblem, shape: WeightShape, arch: Arch) -> Weight
 def _cycles(problem: ConvProblem, shape: WeightShape, arch: Arch) -> float:
     """Predicted cycles of both launches."""
     pairs, stage = (math.prod(shape.box) + 1) // 2, shape.stage_bytes(problem)
-    products = pairs * math.prod(shape.block) * max(shape.columns / 2, 22 + shape.columns / 4)      # the second: reading LDS
+    products = pairs * math.prod(shape.block) * max(shape.columns / 2, 19 + shape.columns / 4)      # the second: reading LDS
     waves = -(-shape.blocks(problem) * shape.splits // arch.compute_units)
     boxes = -(-shape.boxes(problem) // shape.splits)
     main = waves * (boxes * max(products * _SLOWER, stage / _BYTES_A_CYCLE) + stage / _BYTES_A_CYCLE + _CYCLES_A_BLOCK)
