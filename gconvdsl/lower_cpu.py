@@ -64,12 +64,15 @@ ALGORITHMS: tuple[Algorithm, ...] = (
 """In order of preference: the first that applies is used."""
 
 _SLIDING_TAPS = 4         # taps of a filter row up to which its weights stay in registers while points pass by
-_SHORT_FILTER = 4         # taps of a filter row up to which a depthwise bwd_weight reads in place
+_SHORT_FILTER = 4         # taps of a filter row up to which its weights fit beside ten points
 _RANGE_BYTES = 256
+_DEPTHWISE_RANGE_BYTES = 1024
 _ITEM_RANGES = 24         # kItemRanges in block.hpp
 _TASKS = 128              # tasks of a large problem: enough to keep many threads evenly busy
 _TASK_FLOPS = 200_000     # below this a task is not worth waking a thread for
 _CHUNK_POINTS = 256       # output points of a bwd_weight chunk, at least
+_DEPTHWISE_CHUNK_POINTS = 196
+_SMALL_SUMS = 1 << 18     # bytes of partial sums that are no burden
 _CHUNK_BYTES = 1 << 22    # partial sums of all chunks, at most, where several chunks are wanted
 
 
@@ -125,7 +128,7 @@ class _Shape:
     def range_items(self) -> int:
         """Items that a part of a bwd_weight takes at least, to read whole stretches of memory (item_ranges in block.hpp)."""
         used = self.isa.lanes if self.algorithm.merged else min(self.width, self.target)
-        return max(1, _RANGE_BYTES // (4 * used))
+        return max(1, (_DEPTHWISE_RANGE_BYTES if self.algorithm.name == "depthwise" else _RANGE_BYTES) // (4 * used))
 
     def ranges(self, chunks: int) -> int:
         """Parts of the items of a bwd_weight that are worked on apart."""
@@ -237,7 +240,10 @@ def _reduction(shape: _Shape) -> Plan:
 def _chunks(shape: _Shape) -> int:
     """Parts of the sum over output points. They depend on the problem only, so that the result is the same for any threads."""
     points = shape.problem.N * math.prod(shape.problem.output)
-    return max(1, min(_ITEM_RANGES, points // _CHUNK_POINTS, _CHUNK_BYTES // (shape.items * shape.item_bytes)))
+    least, most = _CHUNK_POINTS, _CHUNK_BYTES
+    if shape.algorithm.name == "depthwise":       # partial sums are soon more than the tensors that they come from
+        least, most = _DEPTHWISE_CHUNK_POINTS, min(most, max(_SMALL_SUMS, shape.problem.bytes // 8))
+    return max(1, min(_ITEM_RANGES, points // least, most // (shape.items * shape.item_bytes)))
 
 
 def _notes(shape: _Shape, config: KernelConfig) -> tuple[str, ...]:
@@ -309,8 +315,6 @@ def _in_place(spec: KernelSpec, shape: _Shape) -> bool:
     """Whether the source may be read where it lies, if its layout is fit for it, and not packed: a vector of it is what the
     multiplications take, and no prologue is computed over and over."""
     problem = shape.problem
-    if problem.direction == "bwd_weight" and (problem.dtype != "fp32" or problem.filter[-1] > _SHORT_FILTER):
-        return False
     plain = problem.direction != spec.direction or spec.prologue == Expr("x")
     return shape.algorithm.name == "depthwise" and plain
 

@@ -13,6 +13,7 @@ constexpr int kUsualRows = 8;
 constexpr long long kUnitsWanted = 64;
 constexpr int kRowsInPlace = 8;
 constexpr long long kColumnsInPlace = 384;  // source points of a row of a unit read in place, about
+constexpr long long kColumnsOfOneRow = 128;
 
 template <class C>
 struct Area {
@@ -56,7 +57,7 @@ struct Area {
  private:
   void set_in_place(long long width, long long height) {
     pitch = 0;
-    columns = ceil_div(width, ceil_div(width * W::advance, kColumnsInPlace));
+    columns = ceil_div(width, ceil_div(width * W::advance, height > 1 ? kColumnsInPlace : kColumnsOfOneRow));
     column_runs = ceil_div(width, columns);
     set_rows(height, kRowsInPlace);
     if (rows % 2 == 1 && row_runs > 1) set_rows(height, rows + 1);
