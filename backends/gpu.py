@@ -1,7 +1,7 @@
 """What targets that are GPUs have in common: a place (device, stream) for each thread, memory, modules, launches, events.
 
-A target adds its compiler and how its driver is opened. `gpu_driver` is the interface of drivers, `gpu_memory` buffers and copies,
-`gpu_launch` modules and launches.
+A target adds its compiler and how its driver is opened. `gpu_driver` is the interface of drivers, `gpu_memory` buffers and
+copies, `gpu_launch` modules and launches.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The driver interface of a GPU, as NVIDIA's driver and the HIP runtime both have it: functions, statuses, devices, contexts.
 
-HIP has the functions of the CUDA driver under other names and with the same arguments, and status numbers that mean the same. They
-are called here by what their names have in common; `Driver` is what memory, launches and events are written against.
+HIP has the functions of the CUDA driver under other names and with the same arguments, and status numbers that mean the same.
+They are called here by what their names have in common; `Driver` is what memory, launches and events are written against.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class Driver(ABC):
         """The error that a status of ``call`` means."""
         reason = self.said(status)
         if status in self.broken:
-            return error("launch.broken", target=self.target, kernel=kernel or "launched last", reason=reason, hint=self.broken_hint)
+            return error("launch.broken", target=self.target, kernel=kernel or "launched last", reason=reason,
+                         hint=self.broken_hint)
         if status == _OUT_OF_MEMORY:
             free, total = self._memory()
             return error("launch.memory", target=self.target, nbytes=nbytes, free=free, total=total)

@@ -14,14 +14,14 @@ from .gpu_driver import Driver
 
 __all__ = ["GpuBuffer", "Memory", "Place", "memory_of"]
 
-_PINNED, _ON_DEVICE, _RELEASE_THRESHOLD = 1, 1, 4   # CU_MEM_ALLOCATION_TYPE_, CU_MEM_LOCATION_TYPE_, CU_MEMPOOL_ATTR_; hip the same
+_PINNED, _ON_DEVICE, _RELEASE_THRESHOLD = 1, 1, 4   # CU_MEM_ALLOCATION_TYPE_, _LOCATION_TYPE_, CU_MEMPOOL_ATTR_; hip the same
 _KEPT_BYTES = 1 << 28
 """Free memory that a pool keeps for the next call, so that a call does not wait for the system's allocator."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a thread works: a device's ordinal, its context as the driver has it, and a stream's handle (0: the default stream)."""
+    """Where a thread works: a device's ordinal, its context (as the driver has it), a stream's handle (0: the default one)."""
 
     device: int
     context: Any

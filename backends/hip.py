@@ -1,4 +1,4 @@
-"""Target ``hip``: AMD GPUs. Compiles the HIP C++ source to a code object with clang or hipcc, and launches it through the HIP runtime.
+"""Target ``hip``: AMD GPUs. Compiles the HIP C++ source with clang or hipcc, and launches it through the HIP runtime.
 
 Device code uses only this package's headers (``-nogpuinc -nogpulib``), so any clang that knows the arch will do and compiling
 needs no ROCm. `gpu` has what it shares with other GPUs, `hip_driver` the runtime. docs/amd.md is for users.

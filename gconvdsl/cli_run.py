@@ -146,7 +146,8 @@ def _verify_all(options: argparse.Namespace) -> int:
         cases = [case for case in cases_of(backend.name, arch)
                  if (options.only or "") in case.name and case.problem.direction in wanted]
         if not cases:
-            raise error("usage.empty", what="verify", reason="no case of the set is meant", hint="Leave out --only or --direction.")
+            raise error("usage.empty", what="verify", reason="no case of the set is meant",
+                        hint="Leave out --only or --direction.")
         _line({**header(backend, arch, len(cases)), "seed": options.seed})
         counts = _verified(cases, f"{backend.name}:{arch}", options.seed)
         _line({"summary": counts})
@@ -166,8 +167,8 @@ def _verified(cases: Sequence[Any], target: str, seed: int) -> dict[str, int]:
             _line({"case": case.name, "status": status, **outcome.to_dict()})
             if sys.stderr.isatty() or status != "ok":
                 end = "" if status == "ok" else "\n"
-                print(f"\r\x1b[K{number}/{len(cases)} {case.name} {case.problem.direction} {case.problem.dtype}: {status}", end=end,
-                      file=sys.stderr, flush=True)
+                about = f"{number}/{len(cases)} {case.name} {case.problem.direction} {case.problem.dtype}: {status}"
+                print(f"\r\x1b[K{about}", end=end, file=sys.stderr, flush=True)
     return counts
 
 

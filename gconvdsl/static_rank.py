@@ -56,7 +56,7 @@ class Ranked:
 
 
 def rank(problem: ConvProblem, arch: str, limit: int = 12) -> list[Ranked]:
-    """At most ``limit`` candidates, the lowest predicted cost first. One that does not compile, or spills in its loop, is left out."""
+    """At most ``limit`` candidates, the lowest predicted cost first. What fails to compile, or spills in its loop, is left out."""
     backend, name = resolve_target("hip", arch)
     ranked = (_ranked(problem, config, backend, find_arch(name)) for config in candidates(problem, name, limit))
     return sorted((one for one in ranked if one), key=lambda one: one.cycles)
@@ -75,7 +75,7 @@ def _ranked(problem: ConvProblem, config: KernelConfig, backend: Backend, arch: 
 
 
 def _one_wave(backend: Backend, lowered: Lowered, arch: Arch, loop: LoopReport) -> float:
-    """Cycles of a K-step of a wave that has its SIMD to itself, by llvm-mca where it knows the arch; else its vector instructions."""
+    """Cycles of a K-step of a wave alone on its SIMD: by llvm-mca where it knows the arch, else of its vector instructions."""
     try:
         return mca_report(backend, lowered, arch.name, "rank").cycles / loop.steps
     except GconvError:
@@ -101,7 +101,8 @@ def _predicted(problem: ConvProblem, lowered: Lowered, resources: dict[str, int]
     steps = _steps(problem, config, tile)
     cycles = rounds * (steps * max(step.values()) + _BLOCK_WAIT)
     ideal = blocks * steps * multiplied / arch.compute_units
-    return Ranked(config, resources.get("vgpr", 0) + resources.get("agpr", 0), lds, blocks, resident, step, cycles, min(1.0, ideal / cycles))
+    registers = resources.get("vgpr", 0) + resources.get("agpr", 0)
+    return Ranked(config, registers, lds, blocks, resident, step, cycles, min(1.0, ideal / cycles))
 
 
 def _steps(problem: ConvProblem, config: KernelConfig, tile: Tile) -> float:

@@ -1,7 +1,8 @@
 """The cases of ``gconv verify --all``: a fixed set for one target, for reports from machines that nobody here has.
 
 Chosen kernels (nothing asked for) on every problem, each pipeline with each scheduler on a deep and an awkward problem, and each
-option on what it is for: in every direction and dtype where the rules admit it (216 to 288 cases, 72 on cpu). docs/amd.md says how to run it and what to send.
+option on what it is for: in every direction and dtype where the rules admit it (216 to 288 cases, 72 on cpu).
+docs/amd.md says how to run it and what to send.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _PROBLEMS = {
     "depthwise": "N=2 G=24 C=24 K=24 input=13x14 filter=5x3 pad=2x1",
     "dense": "N=2 G=1 C=130 K=136 input=12x12 filter=3x3 pad=1",
 }
-"""``deep``: five K-steps and more, whole vectors. ``awkward``: three axes, odd channels, strides, dilation, unequal padding, tails."""
+"""``deep``: five K-steps and more, whole vectors. ``awkward``: three axes, odd channels, strides, dilation, tails."""
 
 _OF_PIPELINES = ("deep", "awkward")
 _OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -86,6 +87,7 @@ def _options() -> Iterator[Case]:
 
 def header(backend: Backend, arch: str, cases: int) -> dict[str, Any]:
     """What a report begins with: versions, the device, its driver, the compiler, the system."""
-    devices = [{"name": one.name, "arch": one.arch, "memory": one.memory, "driver": one.driver} for one in backend.detect().devices]
+    devices = [{"name": one.name, "arch": one.arch, "memory": one.memory, "driver": one.driver}
+               for one in backend.detect().devices]
     return {"report": "gconv verify --all", "version": __version__, "target": f"{backend.name}:{arch}", "cases": cases,
             **backend.identity(arch), "devices": devices, "python": platform.python_version(), "system": platform.platform()}

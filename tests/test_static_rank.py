@@ -18,7 +18,8 @@ PROBLEM = ConvProblem(N=4, G=2, C=128, K=256, input=(16, 16), filter=(3, 3), pad
 
 def predicted(pipeline: str = "compv3", **figures: Any) -> static_rank.Ranked:
     """The prediction for a tile 128 x 128 x 32 of 4 waves: a pass of two K-steps with these figures, and nothing else."""
-    loop = LoopReport(**{**dict.fromkeys(LoopReport.__dataclass_fields__, 0), "steps": 2.0, "matrix": 64, **figures})  # type: ignore[arg-type]
+    none: dict[str, Any] = dict.fromkeys(LoopReport.__dataclass_fields__, 0)
+    loop = LoopReport(**{**none, "steps": 2.0, "matrix": 64, **figures})
     config = KernelConfig(tile=Tile((128, 128, 32), (2, 2, 1), (32, 32, 8)), pipeline=pipeline)
     lowered = Lowered("", Plan((Launch("gconv_main", (2000, 1, 1), 256),), PROBLEM.args()), config)
     resources = {"vgpr": 100, "agpr": 20, "lds_bytes": 20000, "occupancy": 3}
@@ -26,7 +27,7 @@ def predicted(pipeline: str = "compv3", **figures: Any) -> static_rank.Ranked:
 
 
 def test_the_prediction_by_hand() -> None:
-    """Three blocks of 4 waves on 4 SIMDs (LDS has room for three as well); 64 * 9 = 576 of k are 18 K-steps; 304 compute units."""
+    """Three blocks of 4 waves on 4 SIMDs (LDS has room for three); 64 * 9 = 576 of k are 18 K-steps; 304 compute units."""
     plain = predicted()
     assert plain.resident == 3 and plain.registers == 120 and plain.bound == "matrix"
     assert plain.step["matrix"] == 3 * 128 * 128 * 32 / 1024 and plain.step["latency"] == 300

@@ -79,7 +79,8 @@ def test_the_report(here: dict[str, Any], capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(("change", "status"), [
     ({"ok": False, "reason": "WRONG: of course"}, "WRONG"), ({"ok": False, "error": "the process ended"}, "failed"),
     ({"fallbacks": (Fallback(KernelConfig(), "launch", "refused"),)}, "replaced")])
-def test_what_is_not_right_is_exit_1(here: dict[str, Any], capsys: pytest.CaptureFixture[str], change: dict[str, Any], status: str) -> None:
+def test_what_is_not_right_is_exit_1(here: dict[str, Any], capsys: pytest.CaptureFixture[str], change: dict[str, Any],
+                                     status: str) -> None:
     here["change"] = lambda outcome: replace(outcome, **change)
     assert cli.main(ONE) == 1
     printed = capsys.readouterr()

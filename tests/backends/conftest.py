@@ -18,8 +18,9 @@ from gconvdsl.backends.base import Artifact
 def built(tool: Any, source: str) -> Fake:
     """A stand-in library of this source, with a fresh log."""
     flags = ["-std=c++17", "-shared", "-fPIC", "-O1"]
-    made = Fake(str(toolchain.compile_cached(tool, source, flags, target="test", arch="any", kernel="fake", source_name="fake.cpp",
-                                             output_name="fake.so").path))
+    found = toolchain.compile_cached(tool, source, flags, target="test", arch="any", kernel="fake", source_name="fake.cpp",
+                                     output_name="fake.so")
+    made = Fake(str(found.path))
     made.lib.fake_reset()
     return made
 
@@ -58,7 +59,8 @@ def fake_hip(require_tool: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, 
     """The stand-in in place of the HIP runtime, and a kernel driver that lists two GPUs."""
     made = built(require_tool("cxx"), HIP_SOURCE)
     made.lib.fake_properties(0)
-    listed = {"1": "gfx_target_version 110000\nlocation_id 49408\n", "2": "gfx_target_version 90402\nlocation_id 1536\ndomain 1\n"}
+    listed = {"1": "gfx_target_version 110000\nlocation_id 49408\n",
+              "2": "gfx_target_version 90402\nlocation_id 1536\ndomain 1\n"}
     for node, text in listed.items():
         (tmp_path / "kfd" / node).mkdir(parents=True)
         (tmp_path / "kfd" / node / "properties").write_text(text)

@@ -1,5 +1,5 @@
-"""The stand-ins for libcuda.so.1 (fake_cuda.cpp) and libamdhip64.so (fake_hip.cpp) as tests talk to them, arrays in their memory, and a
-small problem for them."""
+"""The stand-ins for libcuda.so.1 (fake_cuda.cpp) and libamdhip64.so (fake_hip.cpp) as tests talk to them, arrays in their memory,
+and a small problem for them."""
 
 from __future__ import annotations
 

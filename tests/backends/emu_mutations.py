@@ -2,11 +2,12 @@
 
     python tests/backends/emu_mutations.py --arch gfx942 --json scores.jsonl [--only compv4] [--seconds 400]
 
-goes through `kernels`, one line of text and one of JSON for each, and can be run again to go on where it stopped; ``--score`` sums up.
+goes through `kernels`, a line of text and one of JSON for each; run again, it goes on where it stopped. ``--score`` sums up.
 
 Redundant are, within straight-line code: a wait behind one that is as strict with nothing issued in between; a wait before one
 that is as strict, where the instructions in between did not need it; one of two barriers with no memory access in between; and on
-all paths: a barrier before the first or after the last access to LDS, the only memory that waves share.
+all paths: a barrier before the first or after the last access to LDS, the only memory that waves share; a wait for stores after
+the last load.
 Redundant on the paths taken is a wait that finds nothing in flight, or whose operations other waits complete before their use:
 compilers wait for paths that are not taken, and for copies to another LDS buffer.
 """
@@ -112,6 +113,9 @@ def why_redundant(code: list[Instruction], ins: Instruction, generation: int) ->
             return "no path leads from it to an access to LDS"
         return "" if any(map(touches_lds, paths(code, ins, forward=False))) else "no path leads from an access to LDS to it"
     wait = parse_wait(ins) or ()
+    alone = {counter for counter, _ in wait} <= set(counters_of(generation, "store")) - set(counters_of(generation, "load"))
+    if alone and not any("_load" in one.name for one in paths(code, ins, forward=True)):
+        return "it waits for stores alone, and no path leads from it to a load"
     for one in before:
         if as_strict(one, wait):
             return f"nothing issued since {one}"
@@ -190,7 +194,7 @@ def score(kernel: str, prepared: Prepared) -> Score:
 # --- the kernels
 
 def kernels(arch: str) -> dict[str, tuple[str, str, str]]:
-    """Name -> (direction, pipeline, scheduler or what else it is): every pipeline with every scheduler, and what is beside them."""
+    """Name -> (direction, pipeline, scheduler or what it is): every pipeline with every scheduler, and what is beside them."""
     direct = not arch.startswith("gfx1")        # RDNA has no loads that bypass registers
     rows = {f"{row.name} {scheduler} {direction}": (direction, row.name, scheduler) for row in PIPELINES.values()
             for scheduler in row.schedulers for direction in DIRECTIONS if direct or not row.needs_direct_to_lds}
@@ -218,8 +222,10 @@ def prepared_for(arch: str, direction: str, pipeline: str, what: str, dtype: str
     pipeline = pipeline or "compv3"
     wide = 256 if PIPELINES[pipeline].deepens else 64  # it unrolls its loop by as many steps as are in flight
     C, K = (64, wide) if direction == "bwd_data" else (wide, 80)
-    problem = ConvProblem(N=1, G=2, C=C, K=K, input=(9, 10), filter=(3, 3), pad=1, dtype=dtype, direction=direction)
-    options: dict[str, Any] = {"cshuffle": {"epilogue": "cshuffle"}, "splits": {"split_k": 2}}.get(what, {"scheduler": what})
+    images = 6 if direction == "bwd_weight" else 1  # its reduction is over the images: 17 K-steps
+    problem = ConvProblem(N=images, G=2, C=C, K=K, input=(9, 10), filter=(3, 3), pad=1, dtype=dtype, direction=direction)
+    beside: dict[str, dict[str, Any]] = {"cshuffle": {"epilogue": "cshuffle"}, "splits": {"split_k": 2}}
+    options = beside.get(what, {"scheduler": what, "split_k": 1})
     return prepare(problem, arch, pipeline, tile, **{**PIPELINES[pipeline].implied_options, **options})
 
 

@@ -1,4 +1,4 @@
-"""Every wait and barrier of real kernels is left out in turn (emu_mutations.py): the emulator reports it, or it is shown to be redundant."""
+"""Every wait and barrier of real kernels is left out in turn (emu_mutations.py): it is reported, or shown to be redundant."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_some_waits_and_barriers(arch: str, direction: str, pipeline: str) -> No
 @pytest.mark.nightly
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950", "gfx1100", "gfx1201"])
 def test_all_waits_and_barriers(arch: str) -> None:
-    """At least 95 % of those not shown to be redundant are reported, over all kernels; each survivor is listed with its reason."""
+    """At least 95 % of those not shown to be redundant are reported; each survivor is listed with its reason."""
     found = [score(name, prepared_for(arch, *kernel)) for name, kernel in kernels(arch).items()]
     for one in found:
         print(one.kernel, one.left_out, one.reported, *one.redundant, *(f"OPEN {ins}" for ins in one.open), sep="\n  ")

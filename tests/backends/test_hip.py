@@ -1,5 +1,5 @@
-"""Target hip without a GPU: a stand-in for the runtime (fake_hip.cpp) checks every call and computes what is launched, and the real
-runtime, where it is installed, says that there is no device."""
+"""Target hip without a GPU: a stand-in for the runtime (fake_hip.cpp) checks every call and computes what is launched, and the
+real runtime, where it is installed, says that there is no device."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ def test_without_a_gpu_the_runtime_is_not_opened(fake_hip: Fake, monkeypatch: py
     assert not base.get("hip").can_launch and "no AMD GPU" in base.get("hip").detect().reason
 
 
-def test_the_library_that_the_process_has_loaded_comes_first(fake_hip: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_library_that_the_process_has_loaded_comes_first(fake_hip: Fake, monkeypatch: pytest.MonkeyPatch,
+                                                             tmp_path: Path) -> None:
     """torch brings a runtime of its own; a second one in the process would know nothing of its pointers."""
     (tmp_path / "maps").write_text("7f00-7f01 r-xp 0 08:01 5   /usr/lib/libc.so.6\n"
                                    "7f02-7f03 r-xp 0 08:01 7   /torch lib/libamdhip64.so.6\n" * 2)
