@@ -1,8 +1,9 @@
 """Lowering of narrow groups and depthwise as a row ring on the matrix units, forward and bwd_data, for NVIDIA GPUs.
 
 Taken when nothing of pipeline and tile is asked for and 16-bit channels-last tensors have C/G = K/G of 1, 2, 4, 8, 16 or 32,
-channels that are a multiple of 8, dilation 1, strides of 1 or 2, and a filter whose weights fit into registers. Source rows pass
-through a ring of stages in shared memory, each read once for all vertical taps; on sm_90 the bulk tensor copy engine brings them.
+channels that are a multiple of 4, dilation 1, strides of 1 or 2, and a filter whose weights fit into registers (depthwise with
+stride 1: into shared memory). Source rows pass through a ring of stages in shared memory, each read once for all vertical taps; on sm_90 the bulk tensor copy engine brings them
+where channels are a multiple of 8.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ __all__ = ["is_ring", "lower_ring"]
 
 _WIDTHS = (1, 2, 4, 8, 16, 32)
 _ENGINE_ARCH = "sm_90"
+_LEAST_UNIT = 4                     # channels of the narrowest copies and stores
 
 
 @lru_cache(maxsize=256)
 def is_ring(problem: ConvProblem, arch: str) -> bool:
     """Whether the family serves the problem on this arch. A kernel with a prologue it never serves."""
     target = find_arch(arch)
-    channels = problem.Cg == problem.Kg and problem.Cg in _WIDTHS and problem.C % 8 == 0
+    channels = problem.Cg == problem.Kg and problem.Cg in _WIDTHS and problem.C % _LEAST_UNIT == 0
     types = problem.dtype in ("fp16", "bf16") and problem.out_dtype == problem.dtype
     if target.family != "nvidia" or not channels or not types or not problem.N or set(problem.dilation) != {1}:
         return False
@@ -48,10 +50,13 @@ def _walks(problem: ConvProblem) -> bool:
 
 
 def _reaches(problem: ConvProblem) -> bool:
-    """Whether offsets inside a few images, and inside the weights, have 32 bits, and every axis can be a map's."""
+    """Whether channels are neighbours, offsets inside a few images and inside the weights have 32 bits, and axes can be a map's."""
     sizes = [math.prod(problem.shape(tensor)) // max(problem.N, 1) * 8 for tensor in "xy"]
     fits = max(*sizes, math.prod(problem.shape("w")), problem.N * max(three(problem.input, 1)[1:])) < 1 << 31
-    return fits and _map(problem, "x", (8, 1, 1, 1), 0) is not None and _map(problem, "y", (8, 1, 1, 1), 0) is not None
+    views = problem.views()
+    neighbours = all(views[tensor].c == 1 and views[tensor].g == problem.Cg for tensor in "xy")
+    mapped = problem.C % 8 != 0 or all(_map(problem, tensor, (8, 1, 1, 1), 0) is not None for tensor in "xy")
+    return fits and neighbours and mapped
 
 
 def _map(problem: ConvProblem, tensor: str, box: tuple[int, ...], swizzle: int) -> TensorMap | None:
@@ -84,23 +89,24 @@ def lower_ring(spec: KernelSpec, problem: ConvProblem, config: KernelConfig, arc
              f"{shape.ring} stages of {shape.stage_rows} rows, {shape.blocks} blocks a unit"]
     if problem.Cg < 8:
         notes.append(f"{8 // problem.Cg} groups packed into each")
-    engine = target.name == _ENGINE_ARCH
+    engine = target.name == _ENGINE_ARCH and problem.C % 8 == 0
     return Lowered(_source(spec, problem, shape, engine), _plan(problem, shape, target, engine), config, tuple(notes))
 
 
 def _source(spec: KernelSpec, problem: ConvProblem, shape: RingShape, engine: bool) -> str:
     w, pads = problem.views()["w"], three([low for low, _ in problem.pad], 0)
-    numbers = {"kAxes": problem.ndim, "kCg": problem.Cg, "kBlockChannels": shape.channels, "kStrip": shape.strip,
-               "kRows": shape.rows, "kImages": shape.images, "kRing": shape.ring, "kStageRows": shape.stage_rows,
-               "kWavesPixels": shape.waves, "kTiles": shape.tiles, "kWn": w.n, "kWg": w.g, "kWd": w.s[0], "kWh": w.s[1], "kWw": w.s[2], "kWc": w.c}
+    numbers = {"kAxes": problem.ndim, "kUnit": _unit(problem), "kCg": problem.Cg, "kBlockChannels": shape.channels,
+               "kStrip": shape.strip, "kRows": shape.rows, "kImages": shape.images, "kRing": shape.ring,
+               "kStageRows": shape.stage_rows, "kWaveChannels": shape.wave_channels, "kWavesPixels": shape.waves,
+               "kTiles": shape.tiles, "kWn": w.n, "kWg": w.g, "kWd": w.s[0], "kWh": w.s[1], "kWw": w.s[2], "kWc": w.c}
     flags = {"kMergeRows": merges_rows(problem), "kOddPadH": pads[1] % 2 == 1, "kOddPadW": pads[2] % 2 == 1,
-             "kExpression": not spec.is_bare}
+             "kExpression": not spec.is_bare, "kEngine": engine}
     facts = [f"static constexpr gconv::Direction kDirection = {DIRECTION[problem.direction]};",
              *(f"using {name} = {int3(getattr(problem, name.lower()))};" for name in ("Filter", "Stride")),
              *(f"static constexpr int {name} = {value};" for name, value in numbers.items()),
              *(f"static constexpr bool {name} = {str(on).lower()};" for name, on in flags.items()),
              f"using In = {CPP[problem.dtype]};", "using Epilogue = ::Epilogue;"]
-    header, kernel = ("ring_pairs", "RingPairs") if shape.pairs else ("ring", "RowRing")
+    header, kernel = ("ring_pairs", "RingPairs") if shape.pairs else ("ring_long", "RingLong") if shape.weights else ("ring", "RowRing")
     body = [f'#include "gconv/{header}.hpp"']
     if not spec.is_bare:
         body.append('#include "gconv/math.hpp"')
@@ -119,8 +125,12 @@ def _plan(problem: ConvProblem, shape: RingShape, target: Arch, engine: bool) ->
         wanted = _map(problem, source, box, shape.channels * 2)
         assert wanted is not None, "is_ring has asked for smaller boxes of the same tensor"
         maps = (wanted,)
-    per_column, units = shape.blocks_across(problem), shape.units(problem)
-    splits = max(1, min(units, target.compute_units * shape.blocks // per_column))
-    threads = shape.waves * (shape.channels // 16) * target.wave + (target.wave if engine else 0)
-    launch = Launch("gconv_main", (per_column * splits, 1, 1), threads, shape.shared(engine), maps=maps)
-    return Plan((launch,), problem.args(splits), 0, ((source, 16), ("w", 4), (result, 16)), dense=True)
+    splits = shape.splits(problem, target)
+    threads = (shape.consumers + (1 if engine else 0)) * target.wave
+    launch = Launch("gconv_main", (shape.blocks_across(problem) * splits, 1, 1), threads, shape.shared(engine), maps=maps)
+    return Plan((launch,), problem.args(splits), 0, ((source, 2 * _unit(problem)), ("w", 4), (result, 8)), dense=True)
+
+
+def _unit(problem: ConvProblem) -> int:
+    """Channels of a copy."""
+    return 8 if problem.C % 8 == 0 else _LEAST_UNIT

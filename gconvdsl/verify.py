@@ -81,6 +81,7 @@ class Expected:
     value: Array
     bound: Array
     exact: bool
+    finite_sums: Array
 
 
 def compare(problem: ConvProblem, result: Any, a: Any, b: Any, spec: Any = None, operands: Mapping[str, Any] | None = None, *,
@@ -106,7 +107,7 @@ def judge(problem: ConvProblem, result: Any, want: Expected, b: Any, *, strict_n
         ratio = _ratios(found, want, problem.out_dtype)
         finite = np.isfinite(want.value)
         lost = ~finite & (np.isfinite(found) | ((found != want.value) & np.isinf(found) & np.isinf(want.value)))
-        spread = finite & ~np.isfinite(found) & _may_spread(problem, finite, b, strict_nonfinite)
+        spread = finite & ~np.isfinite(found) & _may_spread(problem, want.finite_sums, b, strict_nonfinite)
     ratio = np.where(spread, 0.0, np.where(lost, np.inf, ratio))
     unwritten = np.isnan(found) & finite & ~spread
     idle = ~np.broadcast_to(reached(problem), found.shape)
@@ -143,6 +144,7 @@ def expect(problem: ConvProblem, a: Any, b: Any, spec: Any = None, operands: Map
     if with_spec and spec.prologue.op != "x":
         first, first_error = _prologue(problem, spec, env, first)
     value = contract(problem, first, second)
+    finite_sums = np.isfinite(value)        # an epilogue may hide an infinity that has spread (relu)
     magnitude = contract(problem, np.abs(first), np.abs(second))
     exact = exact and first_error is None and bool(np.all(magnitude < _EXACT))
     bound = np.zeros_like(value) if exact else (2 + lam * math.sqrt(problem.depth)) * _FP32_ROUNDOFF * magnitude
@@ -154,9 +156,10 @@ def expect(problem: ConvProblem, a: Any, b: Any, spec: Any = None, operands: Map
         value, bound = (np.broadcast_to(part, value.shape) for part in pair)
         exact = False
     if exact:
-        return Expected(round_to(value, problem.out_dtype), bound, True)
+        return Expected(round_to(value, problem.out_dtype), bound, True, finite_sums)
     out = DTYPES[problem.out_dtype]
-    return Expected(value, _SLACK * (out.unit_roundoff * np.abs(value) + bound + out.smallest_subnormal / 2), False)
+    return Expected(value, _SLACK * (out.unit_roundoff * np.abs(value) + bound + out.smallest_subnormal / 2), False,
+                     finite_sums)
 
 
 def _prologue(problem: ConvProblem, spec: Any, env: Mapping[str, Any], x: Array) -> tuple[Array, Array]:
@@ -178,8 +181,8 @@ def _ratios(found: Array, want: Expected, out_dtype: str) -> Array:
 
 
 def _may_spread(problem: ConvProblem, finite: Array, b: Any, strict: bool) -> Array:
-    """Where Inf and NaN may appear although the reference is finite: across channels and groups, and, from a non-finite ``b``,
-    anywhere, since then a kernel multiplies them by padding zeros as well."""
+    """Where Inf and NaN may appear although the reference is finite: across channels and groups of a pixel where some sum is not
+    (``finite`` are the sums), and, from a non-finite ``b``, anywhere, since then a kernel multiplies them by padding zeros as well."""
     if strict or finite.all():
         return np.zeros(finite.shape, dtype=bool)
     if not np.all(np.isfinite(np.asarray(b).astype(np.float64))):

@@ -23,9 +23,9 @@ struct RowRing {
   static constexpr int kThreads = Loader::kThreads;
   static constexpr int kStep = Shape::kStepH, kTaps = Shape::kTapsH, kColumns = Shape::kTapsW;
   static constexpr int kLive = ceil_div(kTaps, kStep), kPeriod = kLive * kStep;  // result rows that wait; source rows until they recur
-  static constexpr int kWeights = Tile::kBundles ? 2 * kColumns : 4 * kColumns * Tile::kSteps;  // registers of one row of taps
+  static constexpr int kWeights = Tile::kBundles ? Tile::kParts * kColumns : 4 * kColumns * Tile::kSteps;  // registers of one row of taps
   using Weights = unsigned[Shape::kPlanes][kTaps][kWeights];
-  using Sums = float[kLive][S::kTiles][2][4];
+  using Sums = float[kLive][S::kTiles][Tile::kParts][4];
 
   // Grid: x = (split * strips along w + strip) * blocks of channels + block of channels.
   template <class... Maps>
@@ -58,7 +58,7 @@ struct RowRing {
         for (int w = 0; w < kColumns; ++w) {
           int kd = forward ? d : Shape::kPlanes - 1 - d, kh = forward ? h : kTaps - 1 - h, kw = forward ? w : kColumns - 1 - w;
           GCONV_UNROLL
-          for (int t = 0; t < 2; ++t) {
+          for (int t = 0; t < Tile::kParts; ++t) {
             if constexpr (Tile::kBundles) {
               weights[d][h][t * kColumns + w] = tile.bundle_weight(a, place, t, kd, kh, kw);
             } else {
@@ -103,9 +103,9 @@ struct RowRing {
     }
   }
 
-  static GCONV_DEVICE void clear(float (&sum)[2][4]) {
+  static GCONV_DEVICE void clear(float (&sum)[Tile::kParts][4]) {
     GCONV_UNROLL
-    for (int t = 0; t < 2; ++t)
+    for (int t = 0; t < Tile::kParts; ++t)
       GCONV_UNROLL
       for (int e = 0; e < 4; ++e) sum[t][e] = 0.0f;
   }
@@ -118,22 +118,20 @@ struct RowRing {
       for (int i = 0; i < Tile::kLoads; ++i) {
         hw::LdsAddress from = half + d * Shape::kPlaneBytes;
         if constexpr (Tile::kBundles) {
-          unsigned left[4], right[4];  // the two bundles, or both of one column of taps
+          unsigned pixels[Tile::kParts][4];  // by bundle; of one column of taps both bundles are in the first
           bool single = Tile::kSingle && i == Tile::kLoads - 1;
-          hw::ldmatrix_x4(left, from + tile.at[i]);
-          if (!single) hw::ldmatrix_x4(right, from + (tile.at[i] ^ 16));
+          hw::ldmatrix_x4(pixels[0], from + tile.at[i]);
+          if (Tile::kParts == 2 && !single) hw::ldmatrix_x4(pixels[Tile::kParts - 1], from + (tile.at[i] ^ 16));
           GCONV_UNROLL
           for (int k = 0; k < kLive; ++k) {
             int h = turn % kStep + k * kStep;
             if (h >= kTaps) continue;
-            float(&sum)[2][4] = sums[(turn / kStep - k + 2 * kLive) % kLive][m];
-            const unsigned(&w)[kWeights] = weights[d][h];
-            if (single) {
-              Mma::k8(sum[0], {left[0], left[1]}, {w[2 * i]});
-              Mma::k8(sum[1], {left[2], left[3]}, {w[kColumns + 2 * i]});
-            } else {
-              Mma::k16(sum[0], left, {w[2 * i], w[min_of(2 * i + 1, kColumns - 1)]});
-              Mma::k16(sum[1], right, {w[kColumns + 2 * i], w[min_of(kColumns + 2 * i + 1, 2 * kColumns - 1)]});
+            float(&sum)[Tile::kParts][4] = sums[(turn / kStep - k + 2 * kLive) % kLive][m];
+            GCONV_UNROLL
+            for (int t = 0; t < Tile::kParts; ++t) {
+              const unsigned* w = weights[d][h] + t * kColumns + 2 * i;
+              if (single) Mma::k8(sum[t], {pixels[0][2 * t], pixels[0][2 * t + 1]}, {w[0]});
+              else Mma::k16(sum[t], pixels[t], {w[0], w[kColumns > 1 ? 1 : 0]});
             }
           }
         } else {
@@ -145,7 +143,7 @@ struct RowRing {
             for (int k = 0; k < kLive; ++k) {
               int h = turn % kStep + k * kStep;
               if (h >= kTaps) continue;
-              float(&sum)[2][4] = sums[(turn / kStep - k + 2 * kLive) % kLive][m];
+              float(&sum)[Tile::kParts][4] = sums[(turn / kStep - k + 2 * kLive) % kLive][m];
               const unsigned* w = weights[d][h] + (i * Tile::kSteps + s) * 4;
               Mma::k16(sum[0], pixels, {w[0], w[1]});
               Mma::k16(sum[1], pixels, {w[2], w[3]});
@@ -157,14 +155,13 @@ struct RowRing {
   }
 
   static GCONV_DEVICE void store_row(const ConvArgs& a, const RingPlace<S>& place, const RingUnit& unit, In* to, const Tile& tile,
-                                     const float (&sums)[S::kTiles][2][4]) {
+                                     const float (&sums)[S::kTiles][Tile::kParts][4]) {
     GCONV_UNROLL
-    for (int m = 0; m < S::kTiles; ++m)
-      GCONV_UNROLL
-      for (int j = 0; j < 2; ++j) {
-        bool there = S::kImages == 1 || unit.image + tile.image(m, j) < place.images;
-        tile.store_half(a, sums[m], j, there ? tile.store[m][j] : -1, to);
-      }
+    for (int m = 0; m < S::kTiles; ++m) {
+      bool first = S::kImages == 1 || unit.image + tile.image(m, 0) < place.images;
+      bool second = S::kImages == 1 || unit.image + tile.image(m, 1) < place.images;
+      tile.store_tile(a, sums[m], first ? tile.store[m][0] : -1, second ? tile.store[m][1] : -1, to);
+    }
   }
 };
 

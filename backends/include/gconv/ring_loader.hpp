@@ -1,5 +1,6 @@
-// How source rows come into the ring: by the copy engine, started by a wave that does nothing else (sm_90), or copied by all lanes with
-// asynchronous copies and a barrier for each stage. Both give the same interface and the same swizzled stages, zeros outside the image:
+// How source rows come into the ring: by the copy engine, started by a wave that does nothing else (S::kEngine), or copied by all lanes with
+// asynchronous copies of S::kUnit elements and a barrier for each stage. Both give the same interface and the same swizzled stages, zeros
+// outside the image:
 //   start(...)        before anything else, by all threads; true for waves that consume
 //   acquire()         the next stage has arrived; stage() is its address
 //   release()         this wave no longer reads it
@@ -13,9 +14,8 @@
 namespace gconv {
 
 #if defined(GCONV_COPY_ENGINE)
-
 template <class S>
-struct RingLoader {
+struct EngineLoader {
   using Shape = RingShape<S>;
   static constexpr int kThreads = Shape::kConsumers + hw::kWave, kBarrierBytes = 2 * S::kRing * 8;
 
@@ -79,14 +79,14 @@ struct RingLoader {
   GCONV_DEVICE hw::LdsAddress stage() const { return base + slot * Shape::kStageBytes; }
 };
 
-#else
+#endif
 
 template <class S>
-struct RingLoader {
+struct CopyLoader {
   using Shape = RingShape<S>;
   using In = typename S::In;
-  static constexpr int kThreads = Shape::kConsumers, kBarrierBytes = 0, kUnit = 8;  // elements of a copy
-  static constexpr int kPixelUnits = S::kBlockChannels / kUnit, kUnits = Shape::kStageBytes / 16, kPasses = ceil_div(kUnits, kThreads);
+  static constexpr int kThreads = Shape::kConsumers, kBarrierBytes = 0, kUnitBytes = S::kUnit * (int)sizeof(In);
+  static constexpr int kPixelUnits = S::kBlockChannels / S::kUnit, kUnits = Shape::kStageBytes / kUnitBytes, kPasses = ceil_div(kUnits, kThreads);
 
   const ConvArgs* args;
   RingPlace<S> place;
@@ -124,31 +124,41 @@ struct RingLoader {
     hw::async_commit();
     if (++ahead == S::kRing) ahead = 0;
   }
-  // Lanes fill LDS in order, so each asks for the channels that the swizzle puts at its place.
   GCONV_DEVICE void copy(unsigned char* stage) const {
     const ConvArgs& a = *args;
     const TensorView& view = Shape::kForwardDirection ? a.xv : a.yv;
     const int* size = Shape::kForwardDirection ? a.in : a.out;
-    const In* base = (const In*)(Shape::kForwardDirection ? a.x : a.y);
+    const In* source = (const In*)(Shape::kForwardDirection ? a.x : a.y);
     int height = S::kMergeRows ? size[1] * a.N : size[1];
     long long row_stride = S::kMergeRows && S::kAxes == 1 ? view.n : view.s[1];
     for (int pass = 0; pass < kPasses; ++pass) {
-      int first = pass * kThreads + hw::wave_id() * hw::kWave, number = first + hw::lane_id();
+      int number = pass * kThreads + hw::thread_id();
       if (number >= kUnits) continue;
       int pixel = number / kPixelUnits, line = pixel / Shape::kSegment, rest = line / S::kStageRows;
-      int c = place.channel + hw::swizzled<Shape::kPixelBytes>(number * 16) % Shape::kPixelBytes / 2;
+      int c = place.channel + number % kPixelUnits * S::kUnit;
       int w = place.column * Shape::kStepW - place.low_w + pixel % Shape::kSegment;
       int h = walk.unit.row * Shape::kStepH - place.low_h + walk.row + line % S::kStageRows;
       int d = walk.unit.plane * Shape::kStepD - place.low_d + rest % Shape::kPlanes, n = walk.unit.image + rest / Shape::kPlanes;
       bool ok = c < a.G * S::kCg && (unsigned)w < (unsigned)size[2] && (unsigned)h < (unsigned)height && n < place.images;
       if constexpr (S::kAxes == 3) ok = ok && (unsigned)d < (unsigned)size[0];
       long long from = c + w * view.s[2] + h * row_stride + (S::kAxes == 3 ? d * view.s[0] : 0) + n * view.n;
-      hw::async_copy_or_zero(stage + first * 16, base, (unsigned long long)from * sizeof(In), ok);
+      hw::async_copy_to<kUnitBytes>(stage + hw::swizzled<Shape::kPixelBytes>(number * kUnitBytes), source + (ok ? from : 0), ok);
     }
   }
 };
 
+template <class S, bool Engine>
+struct RingLoaderOf {
+  using type = CopyLoader<S>;
+};
+#if defined(GCONV_COPY_ENGINE)
+template <class S>
+struct RingLoaderOf<S, true> {
+  using type = EngineLoader<S>;
+};
 #endif
+template <class S>
+using RingLoader = typename RingLoaderOf<S, S::kEngine>::type;
 
 }  // namespace gconv
 

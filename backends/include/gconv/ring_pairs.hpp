@@ -39,6 +39,8 @@ struct RingPairs {
   static constexpr int kWeights = Tile::kBundles ? 2 * S::Filter::w : 4 * S::Filter::w * Tile::kSteps;  // registers of one row of taps
   using Weights = unsigned[S::Filter::h][kWeights];
   using Sums = float[2][kPeriod][S::kTiles][2][2][4];  // phase along h, ring of pairs, tile, phase along w
+  static_assert(Tile::kParts == 2, "16 channels a wave");
+  using Seconds = int[S::kTiles][2];  // element offset of the second column of a pair, by tile and half tile; -1: none
 
   template <class... Maps>
   static GCONV_DEVICE void run(const ConvArgs& a, const Maps&... maps) {
@@ -48,6 +50,8 @@ struct RingPairs {
     unsigned char* stages = ring_stages<S>(lds);
     if (!ring.start(a, place, stages, stages + Shape::kRingBytes, maps...)) return;
     Tile tile(a, place);
+    Seconds seconds;
+    find_seconds(seconds, a, place, tile);
     Weights weights;
     load_weights(weights, a, place, tile);
     Sums sums;
@@ -55,7 +59,7 @@ struct RingPairs {
       RingUnit unit = place.unit(number);
       In* to = place.first_row(a, unit) - (H::kTaps - 1) * 2 * place.row_stride(a);
       hw::LdsAddress at = {};
-      for (int first = 0; first < unit.source_rows; first += kPeriod) walk(a, place, unit, first, ring, tile, weights, sums, at, to);
+      for (int first = 0; first < unit.source_rows; first += kPeriod) walk(a, place, unit, first, ring, tile, seconds, weights, sums, at, to);
     }
   }
 
@@ -80,58 +84,6 @@ struct RingPairs {
             }
           }
         }
-  }
-
-  // One period of source rows. `at`: the row in its stage; `to`: the first row of the pair that meets it as the last position.
-  static GCONV_DEVICE void walk(const ConvArgs& a, const RingPlace<S>& place, const RingUnit& unit, int first, Loader& ring, const Tile& tile,
-                                const Weights& weights, Sums& sums, hw::LdsAddress& at, In*& to) {
-    GCONV_UNROLL
-    for (int turn = 0; turn < kPeriod; ++turn) {
-      int row = first + turn;
-      if (row < unit.source_rows) {
-        int in_stage = row % S::kStageRows;
-        if (in_stage == 0) {
-          ring.acquire();
-          at = ring.stage();
-        }
-        GCONV_UNROLL
-        for (int m = 0; m < S::kTiles; ++m) multiply(at + tile.half[m], turn, tile, weights, sums, m);
-        at += Shape::kRowBytes;
-        if (in_stage == S::kStageRows - 1 || row == unit.source_rows - 1) ring.release();
-        GCONV_UNROLL
-        for (int phase = 0; phase < 2; ++phase) {
-          int pair = row - (H::end(phase) - 1);
-          if (pair >= 0 && pair < unit.rows)
-            store_row(a, place, unit, pair, phase, to + (H::kTaps - H::end(phase)) * 2 * place.row_stride(a), tile,
-                      sums[phase][(turn - (H::end(phase) - 1) + 2 * kPeriod) % kPeriod]);
-        }
-        to += 2 * place.row_stride(a);
-      }
-    }
-  }
-
-  // One source row of one tile into both phases along h: pair `turn - s` of the ring meets it as its position s.
-  static GCONV_DEVICE void multiply(hw::LdsAddress half, int turn, const Tile& tile, const Weights& weights, Sums& sums, int m) {
-    Fragments f;
-    f.load(half, tile);
-    GCONV_UNROLL
-    for (int phase = 0; phase < 2; ++phase)
-      GCONV_UNROLL
-      for (int s = 0; s < H::kTaps; ++s) {
-        if (s < H::first(phase) || s >= H::end(phase)) continue;
-        float(&sum)[2][2][4] = sums[phase][(turn - s + 2 * kPeriod) % kPeriod][m];
-        if (s == H::first(phase)) clear(sum);
-        GCONV_UNROLL
-        for (int w = 0; w < 2; ++w) f.multiply(w, sum[w], weights[H::filter(phase, s)]);
-      }
-  }
-  static GCONV_DEVICE void clear(float (&sum)[2][2][4]) {
-    GCONV_UNROLL
-    for (int w = 0; w < 2; ++w)
-      GCONV_UNROLL
-      for (int t = 0; t < 2; ++t)
-        GCONV_UNROLL
-        for (int e = 0; e < 4; ++e) sum[w][t][e] = 0.0f;
   }
 
   // Bundles: the positions along w in pairs, those of the odd phase apart where they begin one further on.
@@ -196,23 +148,76 @@ struct RingPairs {
   };
   using Fragments = typename conditional<Tile::kBundles, BundleFragments, WideFragments>::type;
 
-  static GCONV_DEVICE void store_row(const ConvArgs& a, const RingPlace<S>& place, const RingUnit& unit, int pair, int phase, In* first,
-                                     const Tile& tile, const float (&sums)[S::kTiles][2][2][4]) {
-    int below = H::of_result(0) == phase ? 0 : 1;
-    if (2 * (unit.row + pair) + below >= a.in[1]) return;
-    In* to = first + below * place.row_stride(a);
+
+  // One period of source rows. `at`: the row in its stage; `to`: the first row of the pair that meets it as the last position.
+  static GCONV_DEVICE void walk(const ConvArgs& a, const RingPlace<S>& place, const RingUnit& unit, int first, Loader& ring, const Tile& tile,
+                                const Seconds& seconds, const Weights& weights, Sums& sums, hw::LdsAddress& at, In*& to) {
+    int rows = min_of(2 * unit.rows, a.in[1] - 2 * unit.row);  // of the unit
     GCONV_UNROLL
-    for (int second = 0; second < 2; ++second) {
-      GCONV_UNROLL
-      for (int m = 0; m < S::kTiles; ++m)
-        GCONV_UNROLL
-        for (int j = 0; j < 2; ++j) {
-          bool there = S::kImages == 1 || unit.image + tile.image(m, j) < place.images;
-          if (second == 1 && a.in[2] % 2 == 1) there = there && 2 * tile.column(place, m, j) + 1 < a.in[2];
-          tile.store_half(a, sums[m][W::of_result(second)], j, there ? tile.store[m][j] : -1, to);
+    for (int turn = 0; turn < kPeriod; ++turn) {
+      int row = first + turn;
+      if (row < unit.source_rows) {
+        int in_stage = row % S::kStageRows;
+        if (in_stage == 0) {
+          ring.acquire();
+          at = ring.stage();
         }
-      to += a.xv.s[2];
+        GCONV_UNROLL
+        for (int m = 0; m < S::kTiles; ++m) {
+          Fragments fragments;
+          fragments.load(at + tile.half[m], tile);
+          if (m == S::kTiles - 1 && (in_stage == S::kStageRows - 1 || row == unit.source_rows - 1)) ring.release();
+          GCONV_UNROLL
+          for (int phase = 0; phase < 2; ++phase) {
+            multiply(fragments, turn, phase, weights, sums, m);
+            int pair = row - (H::end(phase) - 1), below = H::of_result(0) == phase ? 0 : 1;
+            if (pair >= 0 && 2 * pair + below < rows) {
+              In* row_to = to + ((H::kTaps - H::end(phase)) * 2 + below) * place.row_stride(a);
+              store_tile(a, place, unit, row_to, tile, seconds, sums[phase][(turn - (H::end(phase) - 1) + 2 * kPeriod) % kPeriod], m);
+            }
+          }
+        }
+        at += Shape::kRowBytes;
+        to += 2 * place.row_stride(a);
+      }
     }
+  }
+
+  // One source row of one tile into the pairs of a phase along h: pair `turn - s` of the ring meets it as its position s.
+  static GCONV_DEVICE void multiply(const Fragments& fragments, int turn, int phase, const Weights& weights, Sums& sums, int m) {
+    GCONV_UNROLL
+    for (int s = 0; s < H::kTaps; ++s) {
+      if (s < H::first(phase) || s >= H::end(phase)) continue;
+      float(&sum)[2][2][4] = sums[phase][(turn - s + 2 * kPeriod) % kPeriod][m];
+      if (s == H::first(phase)) clear(sum);
+      GCONV_UNROLL
+      for (int w = 0; w < 2; ++w) fragments.multiply(w, sum[w], weights[H::filter(phase, s)]);
+    }
+  }
+  static GCONV_DEVICE void clear(float (&sum)[2][2][4]) {
+    GCONV_UNROLL
+    for (int w = 0; w < 2; ++w)
+      GCONV_UNROLL
+      for (int t = 0; t < 2; ++t)
+        GCONV_UNROLL
+        for (int e = 0; e < 4; ++e) sum[w][t][e] = 0.0f;
+  }
+
+  static GCONV_DEVICE void find_seconds(Seconds& seconds, const ConvArgs& a, const RingPlace<S>& place, const Tile& tile) {
+    GCONV_UNROLL
+    for (int m = 0; m < S::kTiles; ++m)
+      GCONV_UNROLL
+      for (int j = 0; j < 2; ++j) {
+        bool there = tile.store[m][j] >= 0 && 2 * tile.column(place, m, j) + 1 < a.in[2];
+        seconds[m][j] = hw::kept(there ? tile.store[m][j] + (int)a.xv.s[2] : -1);
+      }
+  }
+  static GCONV_DEVICE void store_tile(const ConvArgs& a, const RingPlace<S>& place, const RingUnit& unit, In* to, const Tile& tile,
+                                      const Seconds& seconds, const float (&sums)[S::kTiles][2][2][4], int m) {
+    bool first = S::kImages == 1 || unit.image + tile.image(m, 0) < place.images;
+    bool second = S::kImages == 1 || unit.image + tile.image(m, 1) < place.images;
+    tile.store_tile(a, sums[m][W::of_result(0)], first ? tile.store[m][0] : -1, second ? tile.store[m][1] : -1, to);
+    tile.store_tile(a, sums[m][W::of_result(1)], first ? seconds[m][0] : -1, second ? seconds[m][1] : -1, to);
   }
 };
 

@@ -3,9 +3,9 @@
 // Units are the pieces that blocks deal out among themselves: a group of images, a plane of the result, kRows of its rows.
 //
 // S, written by the lowering, states kDirection (forward or bwd_data), kAxes, Filter, Stride, kCg (of K/G too), kBlockChannels (64, 32),
-// kStrip, kRows, kImages, kRing (stages), kStageRows (source rows of a stage), kWavesPixels and kTiles (16-pixel tiles of a wave; they
-// cover the strip), kMergeRows (one row of taps: the rows of all images follow each other as those of one), kOddPadH, kOddPadW,
-// In, Epilogue, and kWn, kWg, kWd, kWh, kWw, kWc, the element strides of the weights.
+// kStrip, kRows, kImages, kRing (stages), kStageRows (source rows of a stage), kWaveChannels (result channels of a wave: 16, or 8 where the
+// weights of 16 would take too many registers), kWavesPixels and kTiles (16-pixel tiles of a wave; they cover the strip), kMergeRows (one row of taps: the rows of all images follow each other as those of one), kOddPadH, kOddPadW,
+// kEngine and kUnit (ring_loader.hpp), In, Epilogue, and kWn, kWg, kWd, kWh, kWw, kWc, the element strides of the weights.
 //
 // bwd_data with stride 2 (kPairs) computes pairs of result rows and columns: those that start a pair belong to one stride phase, the others
 // to the other, and each source pixel meets taps of both. Rows, strips and tiles then count pairs.
@@ -25,7 +25,7 @@ struct RingShape {
   static constexpr int kTapsH = kPairs ? ceil_div(S::Filter::h, 2) : S::Filter::h, kTapsW = kPairs ? ceil_div(S::Filter::w, 2) : S::Filter::w;
   static constexpr int kPlanes = S::kAxes == 3 ? kTapsD : 1;
 
-  static constexpr int kSlices = S::kBlockChannels / 16, kWaves = kSlices * S::kWavesPixels, kConsumers = kWaves * hw::kWave;
+  static constexpr int kSlices = S::kBlockChannels / S::kWaveChannels, kWaves = kSlices * S::kWavesPixels, kConsumers = kWaves * hw::kWave;
   static constexpr int kPixelBytes = S::kBlockChannels * 2, kHalves = ceil_div(S::kStrip, 8);  // half tiles of 8 pixels
   static constexpr int kSegment = ceil_div((kHalves * 8 - 1) * kStepW + kTapsW, 8) * 8;        // source pixels of a row
   static constexpr int kRowBytes = kSegment * kPixelBytes, kPlaneBytes = kRowBytes * S::kStageRows;

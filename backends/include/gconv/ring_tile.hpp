@@ -1,7 +1,7 @@
-// The row ring: what one lane holds of 16 pixels x 16 channels, for mma.sync. A wave owns 16 result channels and kTiles tiles of 16 pixels,
-// each two half tiles of 8, so that narrow images and several of them fill a tile.
+// The row ring: what one lane holds of 16 pixels x 16 channels, for mma.sync. A wave owns 16 result channels (or 8) and kTiles tiles of 16
+// pixels, each two half tiles of 8, so that narrow images and several of them fill a tile.
 //
-// Groups of up to 8 channels: two bundles of 8 channels, each one multiplication; k is two neighbouring columns of taps x the 8 channels of
+// Groups of up to 8 channels: bundles of 8 channels, each one multiplication; k is two neighbouring columns of taps x the 8 channels of
 // the bundle, and the weights are zero between channels of different groups. Wider groups: k is 16 channels at one tap, and the
 // result channels are dealt out so that a lane has four neighbouring ones.
 #pragma once
@@ -33,6 +33,8 @@ struct RingTile {
   using In = typename S::In;
   using Mma = RingMma<In>;
   static constexpr bool kBundles = S::kCg <= 8;
+  static constexpr int kParts = S::kWaveChannels / 8;  // multiplications side by side, of 8 result channels each
+  static_assert(kParts == 2 || (kParts == 1 && kBundles), "a wave has two bundles, one, or 16 channels of a wide group");
   static constexpr int kSteps = S::kCg <= 16 ? 1 : S::kCg / 16;                      // k steps of the channels of a wide group
   static constexpr int kLoads = kBundles ? (Shape::kTapsW + 1) / 2 : Shape::kTapsW;  // places along w that fragments are read at
   static constexpr bool kSingle = kBundles && Shape::kTapsW % 2 == 1;                // the last of them is one column of taps
@@ -51,12 +53,13 @@ struct RingTile {
     GCONV_UNROLL
     for (int i = 0; i < kLoads; ++i) {
       int column = !kBundles ? i : kSingle && i == kLoads - 1 ? Shape::kTapsW - 1 : 2 * i + lane / 16;
-      int unit = !kBundles ? slice * 16 / S::kCg * (S::kCg / 8) + lane / 16 : 2 * slice + (kSingle && i == kLoads - 1 ? lane / 16 : 0);
+      int unit = !kBundles ? slice * 16 / S::kCg * (S::kCg / 8) + lane / 16
+                 : kParts * slice + (kParts == 2 && kSingle && i == kLoads - 1 ? lane / 16 : 0);
       at[i] = hw::kept(hw::swizzled<Shape::kPixelBytes>((lane % 8 * Shape::kStepW + column) * Shape::kPixelBytes + unit * 16));
     }
     const TensorView& view = Shape::kForwardDirection ? a.yv : a.xv;
     int columns = (Shape::kPairs ? 2 : 1) * (int)view.s[2];
-    channel = p.channel + slice * 16 + lane_channel();
+    channel = p.channel + slice * S::kWaveChannels + lane_channel();
     stores = channel < a.G * S::kCg;
     GCONV_UNROLL
     for (int m = 0; m < S::kTiles; ++m) {
@@ -72,7 +75,7 @@ struct RingTile {
   }
   // Bundles: where a pair of columns of taps begins at an odd one.
   GCONV_DEVICE int between(int i) const {
-    return hw::swizzled<Shape::kPixelBytes>((hw::lane_id() % 8 * Shape::kStepW + 2 * i + 1 + hw::lane_id() / 16) * Shape::kPixelBytes + 32 * slice);
+    return hw::swizzled<Shape::kPixelBytes>((hw::lane_id() % 8 * Shape::kStepW + 2 * i + 1 + hw::lane_id() / 16) * Shape::kPixelBytes + 16 * kParts * slice);
   }
   GCONV_DEVICE int half_tile(int m, int j) const { return (wave * S::kTiles + m) * 2 + j; }
   GCONV_DEVICE int column(const RingPlace<S>& p, int m, int j) const { return p.column + half_tile(m, j) % Shape::kHalves * 8 + hw::lane_id() / 4; }
@@ -80,7 +83,7 @@ struct RingTile {
   // The first of four neighbouring channels of the slice that this lane stores.
   static GCONV_DEVICE int lane_channel() {
     int q = hw::lane_id() % 4;
-    return !kBundles ? 4 * q : q % 2 == 1 ? 8 + 2 * (q - 1) : 2 * q;
+    return !kBundles ? 4 * q : q % 2 == 0 ? 2 * q : kParts == 2 ? 8 + 2 * (q - 1) : 2 * (q - 1);
   }
 
   // --- weights: operand B. n is a result channel, k source channels; two neighbouring k a register.
@@ -103,7 +106,7 @@ struct RingTile {
   }
   // Of a bundle: lane l has n = l / 4 and the channels l % 4 * 2 and the next, as k.
   GCONV_DEVICE unsigned bundle_weight(const ConvArgs& a, const RingPlace<S>& p, int bundle, int kd, int kh, int kw) const {
-    int n = hw::lane_id() / 4, pair = hw::lane_id() % 4, to = p.channel + slice * 16 + bundle * 8 + n;
+    int n = hw::lane_id() / 4, pair = hw::lane_id() % 4, to = p.channel + slice * S::kWaveChannels + bundle * 8 + n;
     if constexpr (S::kCg == 1) {
       unsigned bits = weight_bits(a, to, 0, kd, kh, kw);
       return n / 2 != pair ? 0 : n % 2 == 1 ? bits << 16 : bits;
@@ -121,30 +124,45 @@ struct RingTile {
 
   // --- results
 
-  // Both multiplications of a tile: half tile j of 8 pixels, four channels a lane. `row`: the row of the first pixel.
-  GCONV_DEVICE void store_half(const ConvArgs& a, const float (&acc)[2][4], int j, int offset, In* row) const {
+  // The results of a tile, its two half tiles at these element offsets (-1: not stored) from the row `to`; four channels a lane. Lanes
+  // exchange what they have with their neighbours: two bundles in both halves, or one bundle between the halves.
+  GCONV_DEVICE void store_tile(const ConvArgs& a, const float (&acc)[kParts][4], int first, int second, In* to) const {
     bool odd = hw::lane_id() % 2 == 1;
-    unsigned pair[2];
-    GCONV_UNROLL
-    for (int t = 0; t < 2; ++t) {
-      float low = acc[t][2 * j], high = acc[t][2 * j + 1];
-      if constexpr (S::kExpression) {
-        // Before bundles are exchanged a lane has channels l % 4 * 2 and the next of both.
-        int shift = (kBundles ? t * 8 + hw::lane_id() % 4 * 2 : hw::lane_id() % 4 * 4 + 2 * t) - lane_channel();
-        if (offset >= 0 && channel + shift < a.G * S::kCg) {
-          long long element = row - (const In*)(Shape::kForwardDirection ? a.y : a.x) + offset + shift;
-          low = S::Epilogue::apply(low, a, channel + shift, element);
-          high = S::Epilogue::apply(high, a, channel + shift + 1, element + 1);
+    if constexpr (kParts == 1) {
+      unsigned mine[2] = {packed(a, acc[0], 0, 0, first, to), packed(a, acc[0], 0, 1, second, to)};
+      unsigned got = hw::shfl_xor(odd ? mine[0] : mine[1], 1);
+      put(odd ? got : mine[0], odd ? mine[1] : got, odd ? second : first, to);
+    } else {
+      GCONV_UNROLL
+      for (int j = 0; j < 2; ++j) {
+        int offset = j == 0 ? first : second;
+        unsigned low = packed(a, acc[0], 0, j, offset, to), high = packed(a, acc[1], 1, j, offset, to);
+        if constexpr (kBundles) {
+          unsigned got = hw::shfl_xor(odd ? low : high, 1);
+          low = odd ? got : low;
+          high = odd ? high : got;
         }
+        put(low, high, offset, to);
       }
-      pair[t] = Mma::pack(low, high);
     }
-    if constexpr (kBundles) {
-      unsigned got = hw::shfl_xor(odd ? pair[0] : pair[1], 1);
-      pair[0] = odd ? got : pair[0];
-      pair[1] = odd ? pair[1] : got;
+  }
+
+ private:
+  // Two neighbouring channels of part t and half tile j, before any exchange.
+  GCONV_DEVICE unsigned packed(const ConvArgs& a, const float (&acc)[4], int t, int j, int offset, In* to) const {
+    float low = acc[2 * j], high = acc[2 * j + 1];
+    if constexpr (S::kExpression) {
+      int shift = (kBundles ? t * 8 + hw::lane_id() % 4 * 2 : hw::lane_id() % 4 * 4 + 2 * t) - lane_channel();
+      if (offset >= 0 && channel + shift < a.G * S::kCg) {
+        long long element = to - (const In*)(Shape::kForwardDirection ? a.y : a.x) + offset + shift;
+        low = S::Epilogue::apply(low, a, channel + shift, element);
+        high = S::Epilogue::apply(high, a, channel + shift + 1, element + 1);
+      }
     }
-    if (offset >= 0 && stores) *(Raw<8>*)(row + offset) = {{pair[0], pair[1]}};
+    return Mma::pack(low, high);
+  }
+  GCONV_DEVICE void put(unsigned low, unsigned high, int offset, In* to) const {
+    if (offset >= 0 && stores) *(Raw<8>*)(to + offset) = {{low, high}};
   }
 };
 

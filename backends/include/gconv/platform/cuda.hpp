@@ -60,6 +60,8 @@ __device__ __forceinline__ T kept(T value) {
   return value;
 }
 __device__ __forceinline__ unsigned shfl_xor(unsigned v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
+// Byte i of the result is the byte of `value` that digit i of the selector names, 4: zero.
+__device__ __forceinline__ unsigned permute(unsigned value, unsigned selector) { return __byte_perm(value, 0, selector); }
 __device__ __forceinline__ unsigned multiply_high(unsigned a, unsigned b) { return __umulhi(a, b); }
 
 __device__ __forceinline__ float f16_to_float(unsigned short bits) {
@@ -124,6 +126,14 @@ template <class Offset>
 __device__ __forceinline__ void async_copy_or_zero(void* lds_wave_base, const void* base, Offset offset, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(lds_address(lds_wave_base) + lane_id() * 16),
                "l"((const char*)base + (valid ? offset : 0)), "r"(valid ? 16 : 0) : "memory");
+}
+// The same for 8 or 16 bytes of one lane, wherever it likes.
+template <int Bytes>
+__device__ __forceinline__ void async_copy_to(void* lds, const void* from, bool valid) {
+  if constexpr (Bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(lds_address(lds)), "l"(from), "r"(valid ? 16 : 0) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(lds_address(lds)), "l"(from), "r"(valid ? 8 : 0) : "memory");
 }
 __device__ __forceinline__ void async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int Groups>

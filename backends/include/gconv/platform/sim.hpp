@@ -142,6 +142,14 @@ template <class T>
 GCONV_DEVICE_INLINE T kept(T value) {
   return value;
 }
+GCONV_DEVICE_INLINE unsigned permute(unsigned value, unsigned selector) {  // platform/cuda.hpp
+  unsigned result = 0;
+  for (int i = 0; i < 4; ++i) {
+    unsigned digit = selector >> 4 * i & 15;
+    result |= (digit < 4 ? value >> 8 * digit & 0xff : 0) << 8 * i;
+  }
+  return result;
+}
 GCONV_DEVICE_INLINE unsigned multiply_high(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
 
 GCONV_DEVICE_INLINE float f16_to_float(unsigned short bits) { return sim::f16_to_float(bits); }
@@ -196,6 +204,11 @@ constexpr int kAsyncBytes = 4;
 #if defined(GCONV_SIM_SM)
 constexpr bool kAsyncWideOffsets = true;
 constexpr sim::CopyKind kDirectCopy = sim::kGroupedCopy;
+template <int Bytes>
+GCONV_DEVICE_INLINE void async_copy_to(void* lds, const void* from, bool valid, int line = __builtin_LINE(),
+                                       const char* file = __builtin_FILE()) {
+  cp_async(lds, from, Bytes, valid, line, file);
+}
 GCONV_DEVICE_INLINE void async_commit() { cp_async_commit(); }
 template <int Groups>
 GCONV_DEVICE_INLINE void async_wait_but() {  // all groups of this lane but the last few
