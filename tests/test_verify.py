@@ -269,3 +269,16 @@ def test_the_bound_holds_for_data_whose_partial_sums_stay_large() -> None:
     assert compare(problem, chain, x, w).ok
     assert compare(problem, chain, x, w, lam=1).error_ratio > 1
     assert not compare(problem, dropped, x, w).ok
+
+
+def test_an_infinity_that_the_epilogue_hides_may_have_spread() -> None:
+    @gconv.kernel
+    def positive(x: Any, w: Any) -> Any:
+        return gconv.relu(gconv.conv(x, w))
+
+    problem = ConvProblem(G=2, C=2, K=2, input=(1,), filter=1, dtype="fp16")
+    x, w = (np.array(values, np.float16).reshape(problem.shape(name)) for name, values in (("x", [np.inf, 1]), ("w", [-1, 1])))
+    result = np.array([0, np.nan], np.float16).reshape(problem.shape("y"))      # -inf, whose relu is 0, times a zero of the other
+    assert compare(problem, result, x, w, positive.spec).ok
+    assert not compare(problem, result, x, w, positive.spec, strict_nonfinite=True).ok
+    assert not compare(problem, result[..., ::-1, :], x, w, positive.spec, strict_nonfinite=True).ok
