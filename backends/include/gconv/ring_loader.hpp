@@ -3,7 +3,7 @@
 // outside the image:
 //   start(...)        before anything else, by all threads; true for waves that consume
 //   acquire()         the next stage has arrived; stage() is its address
-//   release()         this wave no longer reads it
+//   release()         this wave has multiplied what it read of it
 #pragma once
 
 #include "copy_engine.hpp"

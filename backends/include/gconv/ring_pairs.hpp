@@ -166,7 +166,6 @@ struct RingPairs {
         for (int m = 0; m < S::kTiles; ++m) {
           Fragments fragments;
           fragments.load(at + tile.half[m], tile);
-          if (m == S::kTiles - 1 && (in_stage == S::kStageRows - 1 || row == unit.source_rows - 1)) ring.release();
           GCONV_UNROLL
           for (int phase = 0; phase < 2; ++phase) {
             multiply(fragments, turn, phase, weights, sums, m);
@@ -177,6 +176,8 @@ struct RingPairs {
             }
           }
         }
+        // Not before the products: an arrival does not wait for fragments that are still on their way.
+        if (in_stage == S::kStageRows - 1 || row == unit.source_rows - 1) ring.release();
         at += Shape::kRowBytes;
         to += 2 * place.row_stride(a);
       }
