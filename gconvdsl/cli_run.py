@@ -14,6 +14,7 @@ from .cli_table import print_table
 from .config import KernelConfig
 from .errors import error
 from .families import family_name
+from .outcomes import keep_outcomes
 from .problem import DIRECTIONS, ConvProblem
 from .runner import bare_spec
 from .worker import Worker
@@ -43,6 +44,8 @@ def _runs(module: Any, statements: Sequence[Any], target: str, seed: int) -> int
     with Worker() as worker:
         outcomes = list(_progress(run_cases(module, statements, target, seed, worker.check_case)))
     print_outcomes(outcomes)
+    specs = [spec for one in statements for spec, _ in module.jobs(one)]
+    keep_outcomes(zip(specs, (outcome for _, outcome in outcomes)), "run")
     return 0 if all(outcome.ok for _, outcome in outcomes) else 1
 
 
@@ -132,6 +135,7 @@ def verify(options: argparse.Namespace) -> int:
                 print(json.dumps(outcome.to_dict()), flush=True)
     if not options.json:
         print_outcomes(outcomes)
+    keep_outcomes(((bare_spec(outcome.problem.direction), outcome) for _, outcome in outcomes), "verify")
     return 0 if all(outcome.ok for _, outcome in outcomes) else 1
 
 
@@ -163,6 +167,7 @@ def _verified(cases: Sequence[Any], target: str, seed: int) -> dict[str, int]:
         for number, case in enumerate(cases, 1):
             outcome = worker.check_case(bare_spec(case.problem.direction), case.config, case.problem, target, seed=seed)
             status = "replaced" if outcome.ok and outcome.fallbacks else outcome.status
+            keep_outcomes([(bare_spec(case.problem.direction), outcome)], "verify")
             counts[status] += 1
             _line({"case": case.name, "status": status, **outcome.to_dict()})
             if sys.stderr.isatty() or status != "ok":

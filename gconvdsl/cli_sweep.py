@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from . import choose
@@ -21,7 +21,7 @@ from .progress import Progress
 from .results import Results
 from .results_table import write_table
 from .runner import bare_spec
-from .search import choices_for, config_set
+from .search import Configurations, choices_for, config_set
 from .sweep import Item, Options, Sweep, items_for
 
 __all__ = ["bench_items", "measure_items", "print_summary", "run_benches", "sweep", "usual_workers"]
@@ -44,8 +44,24 @@ def sweep(options: argparse.Namespace) -> int:
                 for problem in read_problems(options.problems or "cpu")
                 if not options.only or options.only in (problem.name or "")]
     chosen = [problem.as_(direction) for problem in problems for direction in _directions(options.direction, problem)]
-    items = items_for(chosen, config_set(options.configs), settings.target, bare_spec)
-    return measure_items(items, settings, Results(options.store), (options.csv, options.parquet))
+    plan = _Plan(list(dict.fromkeys(chosen)), config_set(options.configs), settings.target)
+    return measure_items(plan, settings, Results(options.store), (options.csv, options.parquet))
+
+
+class _Plan:
+    """Every problem with every configuration for it, found as they are needed; ``total`` is estimated from those seen so far."""
+
+    def __init__(self, problems: Sequence[ConvProblem], configs: Configurations, target: str) -> None:
+        self._problems, self._configs, self._target = problems, configs, target
+        self.total = 0
+
+    def __iter__(self) -> Iterator[Item]:
+        seen = 0
+        for done, problem in enumerate(self._problems, 1):
+            items = items_for([problem], self._configs, self._target, bare_spec)
+            seen += len(items)
+            self.total = seen + (len(self._problems) - done) * seen // done
+            yield from items
 
 
 def _settings(options: argparse.Namespace) -> Options:
@@ -104,25 +120,29 @@ def bench_items(module: Any, bench: Any, target: str) -> list[Item]:
 
 # --- measuring and the table at the end
 
-def measure_items(items: Sequence[Item], settings: Options, store: Results, files: Sequence[str | None] = (),
-                  show: Callable[[Sequence[Measurement]], None] | None = None) -> int:
+def measure_items(items: Sequence[Item] | _Plan, settings: Options, store: Results, files: Sequence[str | None] = ()) -> int:
     """Measure items with progress on standard error; what is known is written and printed also after Ctrl-C."""
     found: list[Measurement] = []
     code = 0
     with Sweep(settings, store) as work:
         try:
-            with Progress(len(items)) as progress:
+            with Progress(_total(items)) as progress:
                 for made in work.run(items):
                     found.append(made)
+                    progress.total = _total(items)
                     progress.update(made, work.reused)
         except KeyboardInterrupt:
-            print(f"interrupted: {len(found)} of {len(items)} are kept; the same command goes on from here", file=sys.stderr)
+            print(f"interrupted: {len(found)} of {_total(items)} are kept; the same command goes on from here", file=sys.stderr)
             code = 130
     for path in filter(None, files):
         print(f"{path}: {write_table(path, found)} rows")
-    (show or print_summary)(found)
+    print_summary(found)
     print(f"{len(found)} results, {work.reused} of them known before, in {store.path}")
     return code or _exit_code(found)
+
+
+def _total(items: Sequence[Item] | _Plan) -> int:
+    return items.total if isinstance(items, _Plan) else len(items)
 
 
 def _exit_code(found: Sequence[Measurement]) -> int:
@@ -135,7 +155,7 @@ def print_summary(found: Sequence[Measurement]) -> None:
     groups: dict[tuple[ConvProblem, str], list[Measurement]] = {}
     for one in found:
         groups.setdefault((one.case.problem, one.case.spec), []).append(one)
-    columns = ("problem", "direction", "best configuration", "ms", "TFLOP/s", "GB/s", "roofline", "error", "best/median", "passed")
+    columns = ("problem", "direction", "best configuration", "ms", "TFLOP/s", "GB/s", "roofline", "error", "median/best", "passed")
     print_table(columns, [_best(rows) for rows in groups.values()], right=(*columns[3:],))
     print(", ".join(f"{status} {count}" for status, count in sorted(Counter(one.status for one in found).items())))
     failures = [one for one in found if one.status not in ("PASS", "SLOW", "DUPLICATE", "ILLEGAL")]

@@ -9,11 +9,11 @@ import math
 import time
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from . import choose
 from .config import KernelConfig
-from .errors import CompileError, GconvError, RuleError
+from .errors import GconvError
 from .exact import Exact, Launcher, build_exactly
 from .inputs import KINDS, kinds_for, make_inputs, make_operands
 from .measurement import Times
@@ -24,7 +24,7 @@ from .verify import Expected, expect, judge
 if TYPE_CHECKING:
     from .backends.base import Backend
 
-__all__ = ["Job", "Outcome", "compile_job", "measure_job", "prepare_job", "status_of"]
+__all__ = ["Job", "Outcome", "compile_job", "measure_job", "prepare_job", "status_of", "status_of_code"]
 
 _KINDS = ("normal", "integers")
 _MOST_SAMPLES, _FEWEST_SAMPLES = 50, 5
@@ -69,13 +69,16 @@ class Outcome:
 
 def status_of(failure: GconvError) -> str:
     """The status that an error means."""
-    if failure.code in _NO_DEVICE:
+    return status_of_code(failure.code)
+
+
+def status_of_code(code: str) -> str:
+    """The same for a code of the catalogue."""
+    if code in _NO_DEVICE:
         return "NO_DEVICE"
-    if isinstance(failure, RuleError):
-        return "ILLEGAL"
-    if failure.code == "launch.timeout":
+    if code == "launch.timeout":
         return "TIMEOUT"
-    return "COMPILE_ERROR" if isinstance(failure, CompileError) else "LAUNCH_ERROR"
+    return {"rule": "ILLEGAL", "kernel": "ILLEGAL", "compile": "COMPILE_ERROR"}.get(code.partition(".")[0], "LAUNCH_ERROR")
 
 
 def _failed(failure: GconvError) -> Outcome:
@@ -216,24 +219,35 @@ def _samples(job: Job, launcher: Launcher) -> tuple[list[float], bool]:
 # --- the limits of the machine
 
 @lru_cache(maxsize=4)
-def _roofline(target: str) -> Any:
-    """The limits of a target, measured once in this process; None where nothing measures them."""
+def _roofline(target: str) -> Callable[[ConvProblem], float] | None:
+    """The least time in milliseconds, by limits that are measured in this process; None where nothing measures them."""
     backend, arch = choose.resolve_target(target)
-    if backend.name != "cpu":
-        return None
+    if backend.name == "cpu":
+        return _cpu_limits(arch)
+    return _cuda_limits() if backend.name == "cuda" else None
+
+
+def _cpu_limits(arch: str) -> Callable[[ConvProblem], float] | None:
     from .backends.cpu import host_isas, threads
     from .roofline import CpuRoofline
 
     if arch not in host_isas():
         return None
     found = CpuRoofline(arch, threads())
-    return found, found.peak()
+    return lambda problem: found.limit(problem, found.peak())[0] * 1e3      # the rate now: processors change it
+
+
+def _cuda_limits() -> Callable[[ConvProblem], float] | None:
+    """By matrix products and a copy of PyTorch, where that is installed."""
+    from .bench_device import DeviceLimits
+
+    try:
+        return DeviceLimits.measured().floor_ms
+    except (GconvError, ImportError, RuntimeError):
+        return None
 
 
 def _fraction(job: Job, times: Times) -> float | None:
     """Of the roofline: the least possible time over the median."""
-    limits = _roofline(job.target)
-    if limits is None or times.median_ms <= 0:
-        return None
-    seconds, _ = limits[0].limit(job.problem, limits[1])
-    return float(seconds * 1e3 / times.median_ms)
+    limit = _roofline(job.target)
+    return limit(job.problem) / times.median_ms if limit is not None and times.median_ms > 0 else None

@@ -90,11 +90,12 @@ def test_what_is_known_is_not_measured_again(store: Results, faults: Path) -> No
     assert launches(faults)["1"] > before["1"] and store.info()["rows"] == 6
 
 
-CHANGES = {"device": {"FAULT_DEVICE": "another"}, "compiler": {"FAULT_COMPILER": "another"}, "mode": {}, "dilation": {}, "dtype": {}}
+CHANGES = {"device": {"FAULT_DEVICE": "another"}, "compiler": {"FAULT_COMPILER": "another"}, "mode": {}, "dilation": {},
+           "dtype": {}}
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_what_was_measured_elsewhere_is_not_known_here(store: Results, faults: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_what_was_measured_elsewhere_is_not_known_here(store: Results, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     measured(store, [item(fault_target.RIGHT)])
     for name, value in CHANGES[what].items():
         monkeypatch.setenv(name, value)
@@ -298,11 +299,12 @@ def test_items_are_distinct() -> None:
 
 # --- 200 kernels x 20 problems
 
-def cpu_items() -> list[Item]:
-    """Register blocks of three instruction sets on problems that share their binaries."""
+def cpu_items(count: int) -> list[Item]:
+    """``count`` register blocks on 20 problems that share their binaries."""
     configs = [gconv.KernelConfig(cpu_algorithm="direct", cpu_points=points, cpu_vectors=vectors)
-               for points in range(1, 17) for vectors in (1, 2, 3, 4)]
-    problems = [gconv.ConvProblem(N=1 + i % 2, G=2, C=32, K=32, input=(5 + i, 6), filter=(3, 3), pad=1, name=f"p{i}") for i in range(20)]
+               for points in range(1, 17) for vectors in (1, 2, 3, 4)][:count]
+    problems = [gconv.ConvProblem(N=1 + i % 2, G=2, C=32, K=32, input=(5 + i, 6), filter=(3, 3), pad=1, name=f"p{i}")
+                for i in range(20)]
     return [Item(bare_spec("forward"), problem, config) for problem in problems for config in configs]
 
 
@@ -312,9 +314,9 @@ sys.path[:0] = {path!r}
 from test_sweep import cpu_items
 from gconvdsl.sweep import Options, Sweep
 from gconvdsl.results import Results
-for isa in sys.argv[2:]:
+for isa in sys.argv[3:]:
     with Sweep(Options("cpu:" + isa, workers=2, seconds=0.002), Results(sys.argv[1])) as sweep:
-        for one in sweep.run(cpu_items()):
+        for one in sweep.run(cpu_items(int(sys.argv[2]))):
             pass
 print("complete", flush=True)
 """
@@ -322,17 +324,18 @@ print("complete", flush=True)
 
 @pytest.mark.nightly
 def test_200_kernels_on_20_problems_killed_10_times(store: Results) -> None:
-    """64 register blocks for each of three instruction sets, and some for a fourth: 200 kernels."""
+    """200 kernels: register blocks of every instruction set that the processor has."""
     from gconvdsl.backends.cpu import host_isas
 
-    isas = [isa for isa in host_isas() if isa != "generic"][:3]
-    items = len(cpu_items()) * len(isas)
+    isas = host_isas()
+    blocks = min(64, -(-200 // len(isas)))
+    items = len(cpu_items(blocks)) * len(isas)
     code = CPU_RUNNER.format(path=[str(Path(__file__).parent)])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     chance, kills, told = random.Random(int(os.environ.get("GCONV_TEST_SEED", "1"))), 0, ""
     while not told:
-        with subprocess.Popen([sys.executable, "-c", code, str(store.path), *isas], stdout=subprocess.PIPE, text=True,
-                              env=environment) as process:
+        with subprocess.Popen([sys.executable, "-c", code, str(store.path), str(blocks), *isas], stdout=subprocess.PIPE,
+                              text=True, env=environment) as process:
             before, step = store.info()["rows"], chance.randrange(1, items // 10)
             while process.poll() is None and (kills >= 10 or store.info()["rows"] < before + step):
                 time.sleep(0.05)
