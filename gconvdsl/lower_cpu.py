@@ -17,7 +17,7 @@ from .plan import Launch, Lowered, Plan, three
 from .problem import ConvProblem
 from .spec import KernelSpec
 
-__all__ = ["ALGORITHMS", "Algorithm", "ISAS", "Isa", "fitting_algorithms", "lower_cpu"]
+__all__ = ["ALGORITHMS", "Algorithm", "ISAS", "Isa", "fitting_algorithms", "lower_cpu", "most_vectors"]
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _channels(problem: ConvProblem) -> tuple[int, int]:
 def _shape(problem: ConvProblem, isa: Isa, config: KernelConfig) -> _Shape:
     target, source = _channels(problem)
     algorithm = _algorithm(problem, isa, config.cpu_algorithm)
-    vectors = 1 if algorithm.merged else config.cpu_vectors or _vectors(-(-target // isa.lanes), isa)
+    vectors = 1 if algorithm.merged else _asked_vectors(config, isa) or _vectors(-(-target // isa.lanes), isa)
     points, few = _register_block(vectors, isa, problem.direction)
     if points == 8 and vectors == 1 and source > 1 and 1 < problem.filter[-1] <= _SHORT_FILTER:
         points, few = 10, 7                # three or four weights fit beside them, and widths are often multiples of 7
@@ -196,10 +196,23 @@ def _algorithm(problem: ConvProblem, isa: Isa, asked: str | None) -> Algorithm:
     return found
 
 
+def most_vectors(arch: str) -> int:
+    """Vectors of a register block, at most."""
+    return 4 if ISAS[arch].registers == 32 else 3
+
+
+def _asked_vectors(config: KernelConfig, isa: Isa) -> int | None:
+    """Those asked for; ``rule.violated`` for more than a register block has."""
+    asked, most = config.cpu_vectors, most_vectors(isa.name)
+    if asked is not None and asked > most:
+        raise error("rule.violated", arch=isa.name, reasons=f"cpu_vectors = {asked} is more than {most}, with {isa.registers} vector "
+                    "registers [option.cpu_block]", fixes=f"Use at most {most}, or leave cpu_vectors out.", violations=())
+    return asked
+
+
 def _vectors(needed: int, isa: Isa) -> int:
     """Vectors of a register block along the channels: as many as fit, in blocks of equal size."""
-    most = 4 if isa.registers == 32 else 3
-    return min(range(1, most + 1), key=lambda v: (-(-needed // v) * v, -v))
+    return min(range(1, most_vectors(isa.name) + 1), key=lambda v: (-(-needed // v) * v, -v))
 
 
 def _register_block(vectors: int, isa: Isa, direction: str) -> tuple[int, int]:

@@ -134,7 +134,7 @@ def serve(descriptor: int, imports: str) -> None:
     while True:
         try:
             function, args, named = pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):               # the parent has gone
             return
         except Exception as failure:              # a function that cannot be imported here
             pipe.send((_Raised(failure), []))
@@ -142,7 +142,7 @@ def serve(descriptor: int, imports: str) -> None:
         answer = _answer(function, args, named)
         try:
             pipe.send(answer)
-        except (BrokenPipeError, ConnectionResetError):
+        except OSError:
             return
 
 

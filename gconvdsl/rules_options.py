@@ -109,10 +109,10 @@ def _merge(case: Case) -> Violation | None:
                 f"Use a divisor of {groups}.")
 
 
-@_rule("option.cpu_block", "cpu_points is at most 16 and cpu_vectors at most 4, on target cpu.",
+@_rule("option.cpu_block", "cpu_points is at most 24 and cpu_vectors at most 4, on target cpu.",
        "No register file holds the sums of a larger block.")
 def _cpu_block(case: Case) -> Violation | None:
-    for name, limit in (("cpu_points", 16), ("cpu_vectors", 4)):
+    for name, limit in (("cpu_points", 24), ("cpu_vectors", 4)):
         value = getattr(case.config, name)
         if case.arch.family == "cpu" and value is not None and value > limit:
             return _bad(name, value, limit, f"{name} = {value} is more than {limit}", f"Use at most {limit}, or leave {name} out.")

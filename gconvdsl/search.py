@@ -25,7 +25,7 @@ Configurations = Callable[[ConvProblem, str, str], list[KernelConfig]]
 _TILES = 24
 _SPLITS = (1, 2, 4, 8, 16)
 _MERGES = (2, 4, 8, 16)
-_POINTS, _VECTORS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16), (1, 2, 3, 4)
+_POINTS, _VECTORS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24), (1, 2, 3, 4)
 
 
 def space(problem: ConvProblem, target: str, arch: str, config: KernelConfig | None = None) -> Iterator[KernelConfig]:
@@ -70,7 +70,7 @@ def _variants(problem: ConvProblem, config: KernelConfig) -> Iterator[KernelConf
 
 def _cpu_space(problem: ConvProblem, arch: str) -> Iterator[KernelConfig]:
     """Algorithms that fit, the usual one first, and their register blocks; blocks of about half the registers first."""
-    from .lower_cpu import ISAS, fitting_algorithms
+    from .lower_cpu import ISAS, fitting_algorithms, most_vectors
 
     yield KernelConfig()
     algorithms = fitting_algorithms(problem, arch)
@@ -78,7 +78,7 @@ def _cpu_space(problem: ConvProblem, arch: str) -> Iterator[KernelConfig]:
         yield KernelConfig(cpu_algorithm=one.name)
     sums = ISAS[arch].registers * 5 // 8
     for one in algorithms:
-        blocks = itertools.product(_POINTS, (1,) if one.merged else _VECTORS)
+        blocks = itertools.product(_POINTS, (1,) if one.merged else range(1, most_vectors(arch) + 1))
         for points, vectors in sorted(blocks, key=lambda block: abs(block[0] * block[1] - sums)):
             yield KernelConfig(cpu_algorithm=one.name, cpu_points=points, cpu_vectors=None if one.merged else vectors)
 

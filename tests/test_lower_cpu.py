@@ -64,6 +64,9 @@ def test_an_algorithm_and_a_register_block_may_be_asked_for():
     asked = lowered(**fields, config=gconv.KernelConfig(cpu_algorithm="direct", cpu_vectors=2, cpu_points=3))
     assert "algorithm direct" in asked.notes[0] and "3 or 3 points by 2 vectors" in asked.notes[1]
     assert "vectors = 2, points = 3, few_points = 3" in asked.source
+    with pytest.raises(gconv.RuleError, match="4 is more than 3"):
+        lowered(**fields, config=gconv.KernelConfig(cpu_algorithm="direct", cpu_vectors=4))
+    assert lowered("avx512", **fields, config=gconv.KernelConfig(cpu_algorithm="direct", cpu_vectors=4)).source
     with pytest.raises(gconv.RuleError, match="merged_groups, direct"):
         lowered(**fields, config=gconv.KernelConfig(cpu_algorithm="depthwise"))
 

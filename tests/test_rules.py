@@ -69,7 +69,7 @@ BREAKS = [
     ("option.two_stage", {"direction": "bwd_data"}, {"two_stage": True}, "cpu", "bwd_data"),
     ("option.split_k", {}, {"split_k": 4}, "gfx942", "3"),  # 16 channels x 9 taps = 144: three steps of 64
     ("option.num_groups_to_merge", {}, {"num_groups_to_merge": 4}, "gfx942", "6"),
-    ("option.cpu_block", {}, {"cpu_points": 17}, "cpu", "17 is more than 16"),
+    ("option.cpu_block", {}, {"cpu_points": 25}, "cpu", "25 is more than 24"),
     ("option.cpu_block", {}, {"cpu_vectors": 5}, "cpu", "5 is more than 4"),
     ("option.strict_nonfinite", {}, {"strict_nonfinite": True}, "gfx942", "gfx942"),
     ("option.precision", {"dtype": "fp32"}, {"precision": "tf32", "tile": None}, "gfx942", "tf32"),

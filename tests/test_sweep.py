@@ -302,7 +302,7 @@ def test_items_are_distinct() -> None:
 def cpu_items(count: int) -> list[Item]:
     """``count`` register blocks on 20 problems that share their binaries."""
     configs = [gconv.KernelConfig(cpu_algorithm="direct", cpu_points=points, cpu_vectors=vectors)
-               for points in range(1, 17) for vectors in (1, 2, 3, 4)][:count]
+               for points in range(1, 25) for vectors in (1, 2, 3)][:count]
     problems = [gconv.ConvProblem(N=1 + i % 2, G=2, C=32, K=32, input=(5 + i, 6), filter=(3, 3), pad=1, name=f"p{i}")
                 for i in range(20)]
     return [Item(bare_spec("forward"), problem, config) for problem in problems for config in configs]
@@ -328,7 +328,7 @@ def test_200_kernels_on_20_problems_killed_10_times(store: Results) -> None:
     from gconvdsl.backends.cpu import host_isas
 
     isas = host_isas()
-    blocks = min(64, -(-200 // len(isas)))
+    blocks = min(72, -(-200 // len(isas)))
     items = len(cpu_items(blocks)) * len(isas)
     code = CPU_RUNNER.format(path=[str(Path(__file__).parent)])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
