@@ -70,7 +70,6 @@ def install() -> None:
 
     def lower(spec: Any, problem: ConvProblem, config: KernelConfig, target: str, arch: str) -> Lowered:
         return (backend.lower if target == "fault" else usual)(spec, problem, config, target, arch)
-    base.TARGETS["fault"] = ("fault", "FaultBackend")
     base._loaded["fault"] = backend
     exact.lower = lower         # type: ignore[attr-defined]
     choose.lower = lower        # type: ignore[attr-defined]
