@@ -68,7 +68,7 @@ def _rules(p: argparse.ArgumentParser) -> None:
 def _bench(p: argparse.ArgumentParser) -> None:
     p.add_argument("file", nargs="?", help="a .gconv file: its bench statements are executed")
     p.add_argument("--problems", metavar="SET",
-                   help="a .csv or .gconv file, or a set such as cpu, gpu, networks (default: that of the target; docs/tuning.md lists them)")
+                   help="a .csv or .gconv file, or a set such as cpu, gpu, networks (default: that of the target)")
     p.add_argument("--only", metavar="TEXT", help="only problems whose name contains this")
     p.add_argument("--baseline", choices=("torch",), help="what to compare with")
     p.add_argument("--target", default="cpu", help="TARGET[:ARCH] (default cpu)")
