@@ -107,7 +107,9 @@ class _Shape:
     def items(self) -> int:
         """Blocks of channels over all groups (Block::items in block.hpp)."""
         if self.algorithm.merged:
-            return -(-self.problem.G // (self.isa.lanes // self.target))
+            spread_late = self.target * self.source > 1 and self.source <= self.isa.lanes and (
+                self.problem.direction != "bwd_weight" or self.sliding)
+            return -(-self.problem.G // (self.isa.lanes // (max(self.target, self.source) if spread_late else self.target)))
         return self.problem.G * -(-self.target // self.width)
 
     @property
@@ -174,7 +176,8 @@ def _blocks(problem: ConvProblem, isa: Isa, vectors: int) -> tuple[tuple[int, ..
             return {1: (14, 8, 4), 2: (14, 8, 7, 4), 3: (8, 7, 4), 4: (6, 5, 4)}[vectors], 1
         return {1: (10, 8, 4), 2: (6, 4), 3: (4, 3)}[vectors], 1
     if isa.registers == 32:
-        return (8, 7, 4), 2
+        phases = problem.direction == "bwd_data" and problem.stride[-1] > 1     # two kernels: half the sizes, to compile as fast
+        return ((8, 4) if phases else (8, 7, 4)), 2
     return (10, 8, 7, 4), 1
 
 

@@ -50,6 +50,9 @@ CASES: dict[str, dict[str, Any]] = {
     "eight channels, stride 2": dict(N=1, G=2, C=16, K=16, input=(8, 31), filter=(3, 3), stride=2, pad=1),
     "long rows of many channels": dict(N=2, G=2, C=40, K=70, input=(90,), filter=(40,), pad=((20, 18),)),
     "deep sums, a stride": dict(N=1, G=1, C=180, K=190, input=(9, 11), filter=(3, 3), stride=2, pad=1),
+    "three channels, lanes left over": dict(N=2, G=11, C=33, K=33, input=(9, 17), filter=(3, 3), pad=1),
+    "five to three channels, half precision": dict(N=2, G=7, C=35, K=21, input=(8, 15), filter=(3, 2), stride=(1, 2), pad=1, dtype="bf16"),
+    "twelve channels": dict(N=1, G=3, C=36, K=36, input=(9, 16), filter=(3, 3), pad=1),
     "1x1 with a stride": dict(N=2, G=2, C=8, K=6, input=(7, 8), filter=(1, 1), stride=(2, 3)),
 }
 

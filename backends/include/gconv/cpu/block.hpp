@@ -23,12 +23,12 @@ struct Block {
   static constexpr int kTarget = kBackward ? C::Cg : C::Kg;  // channels of a group along the lanes
   static constexpr int kSource = kBackward ? C::Kg : C::Cg;  // channels of a group that are summed over (bwd_weight: dW's)
   static constexpr int kWidth = kLanes * C::vectors;
-  static constexpr int kGroups = C::merged ? kLanes / kTarget : 1;
+  // Whether a packed point is one vector of all channels of the item's groups, spread where it is used and not while packing.
+  static constexpr bool kLate = C::merged && kTarget * kSource > 1 && kSource <= kLanes &&
+                                (C::direction != Direction::bwd_weight || C::sliding);
+  static constexpr int kGroups = C::merged ? kLanes / (kLate ? largest(kTarget, kSource) : kTarget) : 1;
   static constexpr int kPerGroup = C::merged ? 1 : (kTarget + kWidth - 1) / kWidth;
   static constexpr int kValue = C::merged ? kLanes : 1;  // floats that one packed source value takes
-  // Whether a packed point is one vector of all channels of the item's groups, spread where it is used and not while packing.
-  static constexpr bool kLate = C::merged && kSource == kTarget && kTarget > 1 && kLanes % kTarget == 0 &&
-                                (C::direction != Direction::bwd_weight || C::sliding);
   static constexpr int kPixel = kLate ? kLanes : kSource * kValue;  // floats that one packed source point takes
   static_assert(!C::merged || (C::vectors == 1 && kTarget * 2 <= kLanes), "merged groups share one vector");
 

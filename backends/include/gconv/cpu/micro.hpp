@@ -54,14 +54,14 @@ GCONV_CPU_INLINE Vec in_register(Vec value) {
 // Lane l becomes lane (l / kTarget) * kSource + c: channel c of each lane's own group.
 template <class B, int c>
 GCONV_CPU_INLINE Vec spread(Vec v) {
-  if constexpr (B::kSource == 1) return v;
+  if constexpr (B::kSource * B::kTarget == 1) return v;
 #ifdef __clang__
   Vec r;
-  for (int l = 0; l < kLanes; l++) r[l] = v[l / B::kTarget * B::kSource + c];
+  for (int l = 0; l < kLanes; l++) r[l] = v[(l / B::kTarget * B::kSource + c) % kLanes];
   return r;
 #else
   UVec index = {};
-  for (int l = 0; l < kLanes; l++) index[l] = l / B::kTarget * B::kSource + c;
+  for (int l = 0; l < kLanes; l++) index[l] = (l / B::kTarget * B::kSource + c) % kLanes;
   return __builtin_shuffle(v, index);
 #endif
 }

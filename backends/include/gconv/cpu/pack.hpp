@@ -19,14 +19,15 @@ class SourcePacker {
   using B = Block<C>;
   using S = typename C::Source;
   using T = typename S::type;
-  static constexpr bool kWholeVectors = C::merged && B::kSource == B::kTarget && B::kGroups * B::kTarget == kLanes;
+  static constexpr int kChannels = B::kGroups * B::kSource;  // of an item
+  static constexpr bool kWholeVectors = C::merged && (B::kLate || (B::kSource == B::kTarget && kChannels == kLanes));
 
  public:
   SourcePacker(const ConvArgs& a, const TensorView& view, long long item)
       : a_(a), view_(view), group_(B::group(a, item)), groups_(B::groups(a)) {
     const bool channels_last = view.c == 1 && (!C::merged || view.g == B::kSource);
-    gaps_ = C::merged && (B::kGroups * B::kTarget != kLanes || groups_ != B::kGroups);
     by_point_ = channels_last && (!C::merged || (kWholeVectors && groups_ == B::kGroups));
+    gaps_ = C::merged && !by_point_ && (B::kGroups * B::kTarget != kLanes || groups_ != B::kGroups || B::kLate);
   }
 
   // The points origin + j * unit, 0 <= j < points, of every row to be packed; those outside [0, size) are zeros.
@@ -61,9 +62,10 @@ class SourcePacker {
   }
 
   GCONV_CPU_INLINE Vec read_vector(const T* from, long long channel) const {
-    Vec v = S::read_vector(from);
+    constexpr int kRead = C::merged ? kChannels : kLanes;
+    Vec v = kRead == kLanes ? S::read_vector(from) : S::read_some(from, kRead);
     if constexpr (C::has_prologue)
-      for (int l = 0; l < kLanes; l++) v[l] = C::prologue(a_, v[l], channel + l);
+      for (int l = 0; l < smallest(kRead, kLanes); l++) v[l] = C::prologue(a_, v[l], channel + l);
     return v;
   }
 
@@ -83,7 +85,11 @@ class SourcePacker {
       } else {
         int c = 0;
         for (; c + kLanes <= B::kSource; c += kLanes) store(to + c, read_vector(from + c, channel + c));
-        for (; c < B::kSource; c++) to[c] = read(from + c, channel + c);
+        if constexpr (B::kSource % kLanes != 0 && !C::has_prologue) {
+          store_some(to + c, S::read_some(from + c, B::kSource % kLanes), B::kSource % kLanes);
+        } else {
+          for (; c < B::kSource; c++) to[c] = read(from + c, channel + c);
+        }
       }
     }
   }
@@ -93,7 +99,7 @@ class SourcePacker {
     for (int g = 0; g < groups_; g++)
       for (int c = 0; c < B::kSource; c++) {
         const T* source = from + g * view_.g + c * view_.c;
-        float* target = to + (B::kLate ? c : c * B::kValue) + (C::merged ? g * B::kTarget : 0);
+        float* target = to + (B::kLate ? g * B::kSource + c : c * B::kValue + (C::merged ? g * B::kTarget : 0));
         const long long channel = (group_ + g) * B::kSource + c;
         for (long long j = 0; j < high_ - low_; j++) {
           const float v = read(source + j * step_, channel);

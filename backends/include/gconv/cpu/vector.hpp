@@ -65,6 +65,27 @@ GCONV_CPU_INLINE void prefetch_after(const void* from) {
 // Every lane the same. Subtracting +0 changes no value, not even -0, so the compiler drops it.
 GCONV_CPU_INLINE Vec broadcast(float s) { return s - Vec{}; }
 
+// The first `count` lanes, and zeros. Memory behind them is not touched.
+GCONV_CPU_INLINE Vec load_some(const float* p, int count) {
+#if defined(__AVX512F__)
+  return __builtin_ia32_loadups512_mask(p, Vec{}, static_cast<unsigned short>((1u << count) - 1));
+#else
+  float lanes[kLanes] = {};
+  __builtin_memcpy(lanes, p, static_cast<__SIZE_TYPE__>(count) * sizeof(float));
+  return load(lanes);
+#endif
+}
+
+GCONV_CPU_INLINE void store_some(float* p, Vec v, int count) {
+#if defined(__AVX512F__)
+  __builtin_ia32_storeups512_mask(p, v, static_cast<unsigned short>((1u << count) - 1));
+#else
+  float lanes[kLanes];
+  store(lanes, v);
+  __builtin_memcpy(p, lanes, static_cast<__SIZE_TYPE__>(count) * sizeof(float));
+#endif
+}
+
 // Lane l of the result is lane index[l] of a, or of b where index[l] is kLanes or more.
 GCONV_CPU_INLINE Vec choose_lanes(Vec a, Vec b, UVec index) {
 #ifdef __clang__
@@ -137,6 +158,8 @@ struct Fp32 {
   static GCONV_CPU_INLINE Vec read_vector(const float* p) { return load(p); }
   static GCONV_CPU_INLINE void write(float* p, float v) { *p = v; }
   static GCONV_CPU_INLINE void write_vector(float* p, Vec v) { store(p, v); }
+  static GCONV_CPU_INLINE Vec read_some(const float* p, int count) { return load_some(p, count); }
+  static GCONV_CPU_INLINE void write_some(float* p, Vec v, int count) { store_some(p, v, count); }
 };
 
 template <class Format>
@@ -152,6 +175,16 @@ struct Half {
   static GCONV_CPU_INLINE void write_vector(type* p, Vec v) {
     const HVec h = __builtin_convertvector((Format::template narrow<Vec, UVec>(v)), HVec);
     __builtin_memcpy(p, &h, sizeof(h));
+  }
+  static GCONV_CPU_INLINE Vec read_some(const type* p, int count) {
+    type lanes[kLanes] = {};
+    __builtin_memcpy(lanes, p, static_cast<__SIZE_TYPE__>(count) * sizeof(type));
+    return read_vector(lanes);
+  }
+  static GCONV_CPU_INLINE void write_some(type* p, Vec v, int count) {
+    type lanes[kLanes];
+    write_vector(lanes, v);
+    __builtin_memcpy(p, lanes, static_cast<__SIZE_TYPE__>(count) * sizeof(type));
   }
 };
 

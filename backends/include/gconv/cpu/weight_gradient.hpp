@@ -121,8 +121,11 @@ class WeightGradient {
   }
 
   GCONV_CPU_INLINE static void pack_point(const LaneMap<C>& lanes, const typename Y::type* from, float* to) {
-    if (lanes.contiguous && lanes.count == B::kWidth) {
-      for (int l = 0; l < B::kWidth; l += kLanes) store(to + l, Y::read_vector(from + lanes.offset[0] + l));
+    if (lanes.contiguous) {
+      int l = 0;
+      for (; l + kLanes <= lanes.count; l += kLanes) store(to + l, Y::read_vector(from + lanes.offset[0] + l));
+      if (l < lanes.count) store(to + l, Y::read_some(from + lanes.offset[0] + l, lanes.count - l)), l += kLanes;
+      for (; l < B::kWidth; l += kLanes) store(to + l, Vec{});
     } else {
       for (int l = 0; l < B::kWidth; l++) to[l] = l < lanes.count ? Y::read(from + lanes.offset[l]) : 0.0f;
     }
