@@ -3,7 +3,7 @@
 // outside the image:
 //   start(...)        before anything else, by all threads; true for waves that consume
 //   acquire()         the next stage has arrived; stage() is its address
-//   release()         this wave has multiplied what it read of it
+//   release(seen)     this wave has read what it needs of it; `seen` is a register of the last fragment that it loaded
 #pragma once
 
 #include "copy_engine.hpp"
@@ -23,10 +23,12 @@ struct EngineLoader {
   hw::Mbarrier* full;
   hw::Mbarrier* empty;
   hw::LdsAddress base;
+  unsigned zero;
   int slot, parity;
 
   template <class Map>
-  GCONV_DEVICE bool start(const ConvArgs&, const RingPlace<S>& place, unsigned char* stages, unsigned char* barriers, const Map& map) {
+  GCONV_DEVICE bool start(const ConvArgs& a, const RingPlace<S>& place, unsigned char* stages, unsigned char* barriers, const Map& map) {
+    zero = (unsigned)(a.splits >> 31);
     ring = stages;
     base = hw::kept(hw::lds_address(stages));
     full = (hw::Mbarrier*)barriers;
@@ -72,9 +74,11 @@ struct EngineLoader {
     }
     hw::mbarrier_wait(full[slot], parity);
   }
-  GCONV_DEVICE void release() {
+  // An arrival does not wait for fragments that are still on their way, and the compiler may put it before the products that do: the
+  // address depends on the last fragment, through a zero that only the kernel's caller knows.
+  GCONV_DEVICE void release(unsigned seen) {
     hw::wave_sync();
-    if (hw::lane_id() == 0) hw::mbarrier_arrive(empty[slot]);
+    if (hw::lane_id() == 0) hw::mbarrier_arrive(*(hw::Mbarrier*)((unsigned char*)&empty[slot] + (seen & zero)));
   }
   GCONV_DEVICE hw::LdsAddress stage() const { return base + slot * Shape::kStageBytes; }
 };
@@ -112,7 +116,7 @@ struct CopyLoader {
     hw::barrier();  // everybody's copies are there, and nobody reads the stage before this one
     copy_next();
   }
-  GCONV_DEVICE void release() {}
+  GCONV_DEVICE void release(unsigned) {}
   GCONV_DEVICE hw::LdsAddress stage() const { return base + slot * Shape::kStageBytes; }
 
  private:

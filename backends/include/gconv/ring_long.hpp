@@ -44,9 +44,9 @@ struct RingLong {
         int in_stage = row % S::kStageRows;
         if (in_stage == 0) ring.acquire();
         hw::LdsAddress line = ring.stage() + in_stage * Shape::kRowBytes;
-        if (row >= S::kRows - 1 && row < kTaps) multiply<false>(line, row, tile, mine, sums);
-        else multiply<true>(line, row, tile, mine, sums);
-        if (in_stage == S::kStageRows - 1 || row == unit.source_rows - 1) ring.release();
+        bool inner = row >= S::kRows - 1 && row < kTaps;
+        unsigned seen = inner ? multiply<false>(line, row, tile, mine, sums) : multiply<true>(line, row, tile, mine, sums);
+        if (in_stage == S::kStageRows - 1 || row == unit.source_rows - 1) ring.release(seen);
       }
       store(a, place, unit, tile, sums);
     }
@@ -67,20 +67,22 @@ struct RingLong {
     return Tile::weight_bits(a, channel, 0, 0, forward ? h : kTaps - 1 - h, forward ? w : kColumns - 1 - w);
   }
 
-  // One source row into the result rows that see it; with Edge some of them do not.
+  // One source row into the result rows that see it; with Edge some of them do not. The result is a register of the last fragment.
   template <bool Edge>
-  static GCONV_DEVICE void multiply(hw::LdsAddress line, int row, const Tile& tile, const unsigned* weights, Sums& sums) {
+  static GCONV_DEVICE unsigned multiply(hw::LdsAddress line, int row, const Tile& tile, const unsigned* weights, Sums& sums) {
     // The lane's two k of the diagonal: the weight of an even channel is the lower one, that of an odd channel the upper one.
     int n = hw::lane_id() / 4;
     bool diagonal = n / 2 == hw::lane_id() % 4;
     unsigned low = !diagonal ? 0x4444 : n % 2 == 0 ? 0x4410 : 0x1044, high = !diagonal ? 0x4444 : n % 2 == 0 ? 0x4432 : 0x3244;
     const unsigned* of_row = weights + row * (kSteps * kPitch);
+    unsigned seen = 0;
     GCONV_UNROLL
     for (int i = 0; i < kSteps; ++i) {
       bool single = i == kPairs;
       unsigned pixels[S::kTiles][4];
       GCONV_UNROLL
       for (int m = 0; m < S::kTiles; ++m) hw::ldmatrix_x4(pixels[m], line + tile.half[m] + tile.at[i]);
+      seen = pixels[S::kTiles - 1][0];
       GCONV_UNROLL
       for (int j = 0; j < S::kRows; ++j) {
         if (Edge && (unsigned)(row - j) >= (unsigned)kTaps) continue;
@@ -93,6 +95,7 @@ struct RingLong {
         }
       }
     }
+    return seen;
   }
 
   static GCONV_DEVICE void store(const ConvArgs& a, const RingPlace<S>& place, const RingUnit& unit, const Tile& tile, const Sums& sums) {
