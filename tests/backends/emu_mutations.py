@@ -7,7 +7,7 @@ goes through `kernels`, a line of text and one of JSON for each; run again, it g
 Redundant are, within straight-line code: a wait behind one that is as strict with nothing issued in between; a wait before one
 that is as strict, where the instructions in between did not need it; one of two barriers with no memory access in between; and on
 all paths: a barrier before the first or after the last access to LDS, the only memory that waves share; a wait for stores after
-the last load.
+the last load from global memory.
 Redundant on the paths taken is a wait that finds nothing in flight, or whose operations other waits complete before their use:
 compilers wait for paths that are not taken, and for copies to another LDS buffer.
 """
@@ -33,6 +33,7 @@ from gconvdsl.errors import LaunchError
 from gconvdsl.pipelines import PIPELINES
 from gconvdsl.problem import DIRECTIONS, ConvProblem
 
+LOADS = ("global_load", "buffer_load", "flat_load", "scratch_load", "s_load")
 ACCESSES = ("ds_", "buffer_", "global_", "flat_", "scratch_", "s_load")
 
 
@@ -114,8 +115,8 @@ def why_redundant(code: list[Instruction], ins: Instruction, generation: int) ->
         return "" if any(map(touches_lds, paths(code, ins, forward=False))) else "no path leads from an access to LDS to it"
     wait = parse_wait(ins) or ()
     alone = {counter for counter, _ in wait} <= set(counters_of(generation, "store")) - set(counters_of(generation, "load"))
-    if alone and not any("_load" in one.name for one in paths(code, ins, forward=True)):
-        return "it waits for stores alone, and no path leads from it to a load"
+    if alone and not any(one.name.startswith(LOADS) for one in paths(code, ins, forward=True)):
+        return "it waits for stores alone, and no path leads from it to a load from global memory"
     for one in before:
         if as_strict(one, wait):
             return f"nothing issued since {one}"
