@@ -90,7 +90,7 @@ struct RowRing {
         GCONV_UNROLL
         for (int m = 0; m < S::kTiles; ++m) {
           if (turn % kStep == 0) clear(sums[turn / kStep][m]);
-          seen = multiply(at + tile.half[m], turn, tile, weights, sums, m);
+          seen |= multiply(at + tile.half[m], turn, tile, weights, sums, m);
         }
         at += Shape::kRowBytes;
         if (in_stage == S::kStageRows - 1 || row == unit.source_rows - 1) ring.release(seen);
@@ -111,7 +111,7 @@ struct RowRing {
       for (int e = 0; e < 4; ++e) sum[t][e] = 0.0f;
   }
 
-  // One source row of one tile, with every row of taps, into the result rows that wait. The result is a register of the last fragment.
+  // One source row of one tile, with every row of taps, into the result rows that wait. The result is made of every fragment.
   static GCONV_DEVICE unsigned multiply(hw::LdsAddress half, int turn, const Tile& tile, const Weights& weights, Sums& sums, int m) {
     unsigned seen = 0;
     GCONV_UNROLL
@@ -124,7 +124,7 @@ struct RowRing {
           bool single = Tile::kSingle && i == Tile::kLoads - 1;
           hw::ldmatrix_x4(pixels[0], from + tile.at[i]);
           if (Tile::kParts == 2 && !single) hw::ldmatrix_x4(pixels[Tile::kParts - 1], from + (tile.at[i] ^ 16));
-          seen = pixels[single ? 0 : Tile::kParts - 1][0];
+          seen |= single ? pixels[0][0] : pixels[0][0] | pixels[Tile::kParts - 1][0];
           GCONV_UNROLL
           for (int k = 0; k < kLive; ++k) {
             int h = turn % kStep + k * kStep;
@@ -142,7 +142,7 @@ struct RowRing {
           for (int s = 0; s < Tile::kSteps; ++s) {
             unsigned pixels[4];
             hw::ldmatrix_x4(pixels, from + (tile.at[i] ^ s * 32));
-            seen = pixels[0];
+            seen |= pixels[0];
             GCONV_UNROLL
             for (int k = 0; k < kLive; ++k) {
               int h = turn % kStep + k * kStep;

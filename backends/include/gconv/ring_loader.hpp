@@ -3,7 +3,7 @@
 // outside the image:
 //   start(...)        before anything else, by all threads; true for waves that consume
 //   acquire()         the next stage has arrived; stage() is its address
-//   release(seen)     this wave has read what it needs of it; `seen` is a register of the last fragment that it loaded
+//   release(seen)     this wave has read what it needs of it; `seen` is made of every fragment that it loaded of the stage's last row
 #pragma once
 
 #include "copy_engine.hpp"
@@ -75,7 +75,7 @@ struct EngineLoader {
     hw::mbarrier_wait(full[slot], parity);
   }
   // An arrival does not wait for fragments that are still on their way, and the compiler may put it before the products that do: the
-  // address depends on the last fragment, through a zero that only the kernel's caller knows.
+  // address depends on every fragment of the last row, through a zero that only the kernel's caller knows. Rows before it are done.
   GCONV_DEVICE void release(unsigned seen) {
     hw::wave_sync();
     if (hw::lane_id() == 0) hw::mbarrier_arrive(*(hw::Mbarrier*)((unsigned char*)&empty[slot] + (seen & zero)));

@@ -67,7 +67,7 @@ struct RingLong {
     return Tile::weight_bits(a, channel, 0, 0, forward ? h : kTaps - 1 - h, forward ? w : kColumns - 1 - w);
   }
 
-  // One source row into the result rows that see it; with Edge some of them do not. The result is a register of the last fragment.
+  // One source row into the result rows that see it; with Edge some of them do not. The result is made of the last fragments.
   template <bool Edge>
   static GCONV_DEVICE unsigned multiply(hw::LdsAddress line, int row, const Tile& tile, const unsigned* weights, Sums& sums) {
     // The lane's two k of the diagonal: the weight of an even channel is the lower one, that of an odd channel the upper one.
@@ -82,7 +82,9 @@ struct RingLong {
       unsigned pixels[S::kTiles][4];
       GCONV_UNROLL
       for (int m = 0; m < S::kTiles; ++m) hw::ldmatrix_x4(pixels[m], line + tile.half[m] + tile.at[i]);
-      seen = pixels[S::kTiles - 1][0];
+      GCONV_UNROLL
+      for (int m = 0; m < S::kTiles; ++m)
+        if (i >= kSteps - 2) seen |= pixels[m][0];  // those before have been multiplied; to wait for all here would take their registers
       GCONV_UNROLL
       for (int j = 0; j < S::kRows; ++j) {
         if (Edge && (unsigned)(row - j) >= (unsigned)kTaps) continue;

@@ -100,7 +100,12 @@ struct RingPairs {
       for (int i = 0; i < kOwn; ++i) load_pair(pair[kPairs + i], half, tile.between(i));
       if constexpr (kSingle) hw::ldmatrix_x4(last, half + tile.at[kPairs]);
     }
-    GCONV_DEVICE unsigned seen() const { return kSingle ? last[0] : pair[kPairs + kOwn - 1][1][0]; }
+    GCONV_DEVICE unsigned seen() const {
+      unsigned all = kSingle ? last[0] : 0;
+      GCONV_UNROLL
+      for (int i = 0; i < kPairs + kOwn; ++i) all |= pair[i][0][0] | pair[i][1][0];
+      return all;
+    }
     static GCONV_DEVICE void load_pair(unsigned (&r)[2][4], hw::LdsAddress half, int at) {
       hw::ldmatrix_x4(r[0], half + at);
       hw::ldmatrix_x4(r[1], half + (at ^ 16));
@@ -134,7 +139,14 @@ struct RingPairs {
         GCONV_UNROLL
         for (int s = 0; s < Tile::kSteps; ++s) hw::ldmatrix_x4(pixels[i][s], half + (tile.at[i] ^ s * 32));
     }
-    GCONV_DEVICE unsigned seen() const { return pixels[W::kTaps - 1][Tile::kSteps - 1][0]; }
+    GCONV_DEVICE unsigned seen() const {
+      unsigned all = 0;
+      GCONV_UNROLL
+      for (int i = 0; i < W::kTaps; ++i)
+        GCONV_UNROLL
+        for (int s = 0; s < Tile::kSteps; ++s) all |= pixels[i][s][0];
+      return all;
+    }
     GCONV_DEVICE void multiply(int phase, float (&sum)[2][4], const unsigned (&weights)[kWeights]) const {
       GCONV_UNROLL
       for (int i = 0; i < W::kTaps; ++i) {
@@ -164,11 +176,13 @@ struct RingPairs {
           ring.acquire();
           at = ring.stage();
         }
+        unsigned seen = 0;
         GCONV_UNROLL
         for (int m = 0; m < S::kTiles; ++m) {
           Fragments fragments;
           fragments.load(at + tile.half[m], tile);
-          if (m == S::kTiles - 1 && (in_stage == S::kStageRows - 1 || row == unit.source_rows - 1)) ring.release(fragments.seen());
+          seen |= fragments.seen();
+          if (m == S::kTiles - 1 && (in_stage == S::kStageRows - 1 || row == unit.source_rows - 1)) ring.release(seen);
           GCONV_UNROLL
           for (int phase = 0; phase < 2; ++phase) {
             multiply(fragments, turn, phase, weights, sums, m);
