@@ -33,9 +33,12 @@ def find_family(problem: ConvProblem, config: KernelConfig, arch: str, target: s
     from .lower_direct_weight import is_direct_weight, lower_direct_weight
     from .lower_ring import is_ring, lower_ring
     from .lower_row_weight import is_row_weight, lower_row_weight
+    from .lower_toeplitz import is_toeplitz, lower_toeplitz
     from . import lower_wgmma as wgmma
 
     plain = spec is None or spec.prologue.op == "x"
+    if plain and is_toeplitz(problem, arch):
+        return _launchable(lower_toeplitz, problem, arch)
     if plain and is_ring(problem, arch):
         return _launchable(lower_ring, problem, arch)
     if is_row_weight(problem, arch):
