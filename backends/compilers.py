@@ -30,7 +30,8 @@ INSTALL = {
     "hipcc": "Install ROCm's hipcc (Debian: apt-get install hipcc libamdhip64-dev rocm-device-libs), or set GCONV_HIPCC.",
     "nvcc": "Install the CUDA toolkit (or: python3 -m pip install nvidia-cuda-nvcc nvidia-cuda-runtime), or set GCONV_NVCC.",
     "cxx": "Install a C++ compiler (Debian: apt-get install g++), or set GCONV_CXX.",
-    "objdump": "Install LLVM's llvm-objdump, which the emulator reads kernels with (Debian: apt-get install llvm-22), or set GCONV_OBJDUMP.",
+    "objdump": "Install LLVM's llvm-objdump, which the emulator reads kernels with (Debian: apt-get install llvm-22), or set "
+               "GCONV_OBJDUMP.",
 }
 """What to do where a compiler is missing."""
 

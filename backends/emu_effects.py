@@ -57,7 +57,8 @@ _NOTHING = ("inv", "wbl2", "wb")
 @dataclass(frozen=True)
 class Effects:
     """``reads`` and ``writes`` are register numbers. ``kind``: "scalar", "bits" (scalar, bit by bit), "vector", "mask" (lanes
-    to a scalar mask), "lane" (one lane to a scalar), "matrix", "lds", "read lane", "write lane" (one lane, named by an operand, whatever the mask says), or "decide" (no undefined
+    to a scalar mask), "lane" (one lane to a scalar), "matrix", "lds", "read lane", "write lane" (one lane, named by an operand,
+    whatever the mask says), or "decide" (no undefined
     value may be read).
     ``deciding``: those of the registers read that must be defined; ``masks``: scalar registers read as lane masks; ``high``:
     words that only the result's high word depends on."""

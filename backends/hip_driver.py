@@ -12,7 +12,6 @@ import re
 import threading
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from ..errors import error
 from .base import Device

@@ -55,7 +55,8 @@ def rank_candidates(options: argparse.Namespace) -> int:
     found = rank(problem.as_(options.direction) if options.direction else problem, options.arch, options.limit)
     columns = ("configuration", "VGPR", "LDS", "blocks", "on a CU", "limited by", "matrix use", "cycles", "relative")
     rows = [(choose.describe_config(one.config), str(one.registers), str(one.lds_bytes), str(one.blocks),
-             str(one.resident), one.bound, f"{100 * one.utilisation:.0f} %", f"{one.cycles:.0f}", f"{one.cycles / found[0].cycles:.2f}") for one in found]
+             str(one.resident), one.bound, f"{100 * one.utilisation:.0f} %", f"{one.cycles:.0f}",
+             f"{one.cycles / found[0].cycles:.2f}") for one in found]
     print_table(columns, rows, right=columns[1:5] + columns[6:])
     return 0 if found else 1
 

@@ -95,7 +95,8 @@ def _row(title: str, outcome: Outcome) -> tuple[str, ...]:
 
 
 def _short(outcome: Outcome) -> str:
-    return family_name(outcome.problem, outcome.config or KernelConfig(), outcome.target) or choose.short_config(outcome.config or KernelConfig())
+    config = outcome.config or KernelConfig()
+    return family_name(outcome.problem, config, outcome.target) or choose.short_config(config)
 
 
 def _target_text(text: str | None) -> str:

@@ -2,8 +2,8 @@
 
 Taken when nothing of pipeline and tile is asked for and 16-bit channels-last tensors have C/G = K/G of 1, 2, 4, 8, 16 or 32,
 channels that are a multiple of 4, dilation 1, strides of 1 or 2, and a filter whose weights fit into registers (depthwise with
-stride 1: into shared memory). Source rows pass through a ring of stages in shared memory, each read once for all vertical taps; on sm_90 the bulk tensor copy engine brings them
-where channels are a multiple of 8.
+stride 1: into shared memory). Source rows pass through a ring of stages in shared memory, each read once for all vertical taps; on
+sm_90 the bulk tensor copy engine brings them where channels are a multiple of 8.
 """
 
 from __future__ import annotations

@@ -98,7 +98,8 @@ def _sizes(problem: ConvProblem, shape: Shape) -> dict[str, int]:
     m, n = shape.group_waves
     pack = window.pack if window else 1
     return {
-        "kAxes": problem.ndim, "kCg": problem.Cg * pack, "kKg": problem.Kg * pack, "kPack": pack, "kM": tile.m, "kN": tile.n, "kK": tile.k, "kWavesM": m, "kWavesN": n,
+        "kAxes": problem.ndim, "kCg": problem.Cg * pack, "kKg": problem.Kg * pack, "kPack": pack, "kM": tile.m, "kN": tile.n,
+        "kK": tile.k, "kWavesM": m, "kWavesN": n,
         "kMerge": shape.merge // pack, "kVecA": tile.vector[0], "kVecB": tile.vector[1], "kVecC": tile.vector[2],
         "kChunk": window.chunk if window else 0, "kBoxImages": window.images if window else 1,
         "kPieceRows": shape.pieces.rows if shape.pieces else 0,

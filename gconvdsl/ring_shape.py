@@ -27,7 +27,8 @@ _RESERVED_LDS = 1024                # bytes that the driver takes of every block
 @dataclass(frozen=True)
 class RingShape:
     """``channels`` of a block; a strip of ``strip`` pixels of ``images`` images, in units of ``rows``; ``ring`` stages of ``stage_rows``
-    source rows; ``waves`` along the strip with ``tiles`` of 16 pixels each, for ``wave_channels`` channels; ``blocks`` that a compute unit holds.
+    source rows; ``waves`` along the strip with ``tiles`` of 16 pixels each, for ``wave_channels`` channels; ``blocks`` that a
+    compute unit holds.
 
     ``segment``: source pixels of a row; ``planes``: source planes of a stage. ``pairs``: bwd_data with stride 2, where pixels and rows
     are counted in pairs. ``weights``: bytes of shared memory for them, 0 where they are registers.
@@ -161,7 +162,8 @@ def _figures(problem: ConvProblem, images: int, width: int) -> Iterator[tuple[fl
             if together <= images:
                 yield cost, dict(channels=64, strip=width, images=together, ring=5, stage_rows=1, waves=waves, tiles=tiles // waves)
     together = min(images, 2) if width <= 8 else 1
-    yield 1.15 if wide else 1.0, dict(channels=64, strip=-(-width // -(-width // 16)), images=together, ring=3, stage_rows=2, waves=1, tiles=1)
+    strip = -(-width // -(-width // 16))
+    yield 1.15 if wide else 1.0, dict(channels=64, strip=strip, images=together, ring=3, stage_rows=2, waves=1, tiles=1)
 
 
 def _load(problem: ConvProblem, arch: Arch, shape: RingShape) -> float:

@@ -80,7 +80,8 @@ def markdown() -> str:
 
 def _legend() -> list[str]:
     """What the words and the marks of the cells mean."""
-    return ["yes: legal.", "ignored: the target has one way of its own.", "Other cells name the rule, or the note, that forbids the combination."]
+    return ["yes: legal.", "ignored: the target has one way of its own.",
+            "Other cells name the rule, or the note, that forbids the combination."]
 
 
 def _outcome(row: MatrixRow) -> str:

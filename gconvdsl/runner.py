@@ -7,7 +7,7 @@ skips all of that but the launch (`prepared`, `ready`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any, Hashable, Mapping, Sequence
 
 import numpy as np
@@ -64,7 +64,7 @@ class Result(Shown):
         return {**self.__dict__, "decision": None}          # a loaded kernel belongs to its process
 
 
-@lru_cache(maxsize=None)
+@cache
 def bare_spec(direction: str) -> KernelSpec:
     """The convolution alone, everything taken from the problem."""
     return KernelSpec(direction, ConvParams(direction))
