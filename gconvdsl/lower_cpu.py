@@ -166,10 +166,6 @@ def _row_taps(problem: ConvProblem) -> int:
 
 def _blocks(problem: ConvProblem, isa: Isa, vectors: int) -> tuple[tuple[int, ...], int]:
     """Points of the register blocks of forward and bwd_data, and the target rows of a block."""
-    import os
-    if os.environ.get("BLK"):
-        *b, r = map(int, os.environ["BLK"].split(","))
-        return tuple(b), r
     taps = _row_taps(problem)
     if vectors > 1 or taps > _SLIDING_TAPS:
         if isa.registers == 32:

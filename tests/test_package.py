@@ -217,3 +217,18 @@ def test_the_index_names_every_page_and_every_link_leads_somewhere() -> None:
     assert [f"{page.name}: {link}" for page, found in links.items() for link in found if not (page.parent / link).exists()] == []
     index = ROOT.parent / "docs" / "index.md"
     assert {page.name for page in index.parent.glob("*.md")} - links[index] == {"index.md"}
+
+
+def test_only_documented_variables_are_read() -> None:
+    """Beside the table of GCONV_* variables: where toolkits lie, and whether a log is wanted."""
+    known = {"CI", "CUDA_HOME", "CUDA_PATH", "HIP_PATH", "ROCM_PATH", "PATH", "HOME", "TMPDIR"}
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "os.environ":
+                read = node.slice
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("os.environ.get", "os.getenv") and node.args:
+                read = node.args[0]
+            else:
+                continue
+            if isinstance(read, ast.Constant):
+                assert str(read.value).startswith("GCONV_") or read.value in known, f"{path.name}:{node.lineno} reads {read.value}"
