@@ -17,6 +17,7 @@ __all__ = ["RingShape", "fitted", "ring_shape"]
 
 _MOST_REGISTERS = 224               # that a kernel is written for, by the count below
 _OTHER_REGISTERS = 38
+_CROWDED = 160                      # from here on waves take 8 channels instead of 16
 _LONG_REGISTERS = 120               # where the weights are in shared memory
 _MOST_PARTS = 16                    # into which the rows of an image are cut
 _IDLE_COST = 0.35                   # of a compute unit with a single block, by which a source row takes longer
@@ -147,7 +148,8 @@ def _long(problem: ConvProblem, arch: Arch, images: int, width: int) -> RingShap
 def _figures(problem: ConvProblem, images: int, width: int) -> Iterator[tuple[float, dict[str, int]]]:
     """Figures to choose from, with what a pixel costs (measured on an H200, docs/performance.md; the best of a class: 1).
 
-    Few channels a group: one tile of 16 pixels a wave. More: tiles of several images or wider strips, so that weights serve more.
+    Few channels a group: one tile of 16 pixels a wave, of 8 channels where 16 would leave room for few waves (7x7: 53.7 us instead
+    of 87.6). More channels: tiles of several images or wider strips, so that weights serve more.
     """
     wide = problem.Cg >= 16 and not is_pairs(problem)
     if wide and width > 16:
@@ -161,8 +163,10 @@ def _figures(problem: ConvProblem, images: int, width: int) -> Iterator[tuple[fl
             waves = min(tiles, 2 if problem.Cg == 32 or together == 4 else 1)
             if together <= images:
                 yield cost, dict(channels=64, strip=width, images=together, ring=5, stage_rows=1, waves=waves, tiles=tiles // waves)
-    together = min(images, 2) if width <= 8 else 1
-    strip = -(-width // -(-width // 16))
+    strip, together = -(-width // -(-width // 16)), min(images, 2) if width <= 8 else 1
+    if problem.Cg <= 8 and not is_pairs(problem) and registers(problem, 1) > _CROWDED:
+        yield 1.0, dict(channels=32, strip=strip, images=together, ring=3, stage_rows=4, waves=1, tiles=1, wave_channels=8)
+        return
     yield 1.15 if wide else 1.0, dict(channels=64, strip=strip, images=together, ring=3, stage_rows=2, waves=1, tiles=1)
 
 

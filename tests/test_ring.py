@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 import gconvdsl as gconv
-from gconvdsl import choose, lower_ring as lowering
 from gconvdsl.archs import arch as find_arch
 from gconvdsl.config import KernelConfig
 from gconvdsl.families import find_family
 from gconvdsl.inputs import make_operands
 from gconvdsl.lower_ring import is_ring, lower_ring
-from gconvdsl.ring_shape import fitted, ring_shape
+from gconvdsl.ring_shape import ring_shape
 from gconvdsl.runner import bare_spec, execute
 from gconvdsl.verify import verify
 
@@ -31,7 +30,6 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "1-D, even": dict(N=5, G=4, C=16, K=16, input=20, filter=4, pad=((1, 2),), dtype="fp16"),
     "one row of taps": dict(N=2, G=8, C=16, K=16, input=(5, 20), filter=(1, 5), pad=((0, 0), (2, 1)), dtype="bf16"),
     "3-D": dict(N=2, G=4, C=32, K=32, input=(4, 5, 9), filter=3, pad=1, dtype="bf16"),
-    "copies of four channels": dict(N=2, G=12, C=12, K=12, input=(9, 21), filter=3, pad=1, dtype="bf16"),
     "weights in LDS": dict(N=1, G=16, C=16, K=16, input=(9, 19), filter=(15, 7), pad=(7, 3), dtype="bf16"),
     "even weights in LDS": dict(N=3, G=8, C=8, K=8, input=(7, 9), filter=(18, 8), pad=((8, 9), (3, 4)), dtype="fp16"),
 }
@@ -79,7 +77,7 @@ def test_no_order_of_waves_matters(row: dict[str, Any], direction: str, order: s
     verify(problem, _run(problem, target), kinds=("normal",)).require()
 
 
-@pytest.mark.parametrize("name", ["packed groups", "half a slice of channels", "wide groups", "weights in LDS", "copies of four channels"])
+@pytest.mark.parametrize("name", ["packed groups", "half a slice of channels", "wide groups", "weights in LDS"])
 def test_an_epilogue_runs_in_the_same_pass(name: str) -> None:
     @gconv.kernel
     def fused(x: Any, w: Any, bias: gconv.PerK, residual: gconv.LikeY) -> Any:
@@ -102,7 +100,7 @@ def test_a_prologue_is_left_to_other_kernels() -> None:
 
 @pytest.mark.parametrize("change", [
     dict(dtype="fp32"), dict(out_dtype="fp32"), dict(layout="nchw"), dict(dilation=2), dict(G=2), dict(K=64), dict(N=0), dict(stride=3, pad=1),
-    dict(G=9, C=18, K=18), dict(filter=13, pad=6), dict(direction="bwd_weight"), dict(direction="bwd_data", stride=(2, 1)),
+    dict(G=3, C=12, K=12), dict(filter=13, pad=6), dict(direction="bwd_weight"), dict(direction="bwd_data", stride=(2, 1)),
     dict(direction="bwd_data", stride=2, filter=4)])
 def test_what_it_does_not_serve(change: dict[str, Any]) -> None:
     if "G" in change and "C" not in change:
@@ -132,18 +130,6 @@ def test_the_launch_is_what_the_shape_says(width: int, channels: int, direction:
     assert before is not None and not older.maps and older.block == 32 * before.consumers
 
 
-def test_a_bundle_a_wave(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waves of 8 channels, for which no problem of these tests asks by itself."""
-    problem = gconv.ConvProblem(**PROBLEMS["depthwise 7x7"])
-    shape = fitted(problem, find_arch("sm_90"), channels=32, strip=9, images=1, rows=5, ring=3, stage_rows=2, waves=1, tiles=1,
-                   wave_channels=8)
-    monkeypatch.setattr(lowering, "ring_shape", lambda *_: shape)
-    choose.forget()
-    verify(problem, _run(problem, "sim:sm_90"), kinds=("normal", "integers")).require()
-    choose.forget()
-
-
-def test_narrow_channels_are_copied_without_the_engine() -> None:
-    problem = gconv.ConvProblem(**PROBLEMS["copies of four channels"])
-    plan = lower_ring(bare_spec("forward"), problem, KernelConfig(), "sm_90").plan
-    assert not plan.launches[0].maps and dict(plan.alignment)["x"] == 8
+def test_a_bundle_a_wave() -> None:
+    shape = ring_shape(gconv.ConvProblem(**PROBLEMS["depthwise 7x7"]), find_arch("sm_90"))
+    assert shape is not None and shape.wave_channels == 8, "7x7 filters have waves of 8 channels"
