@@ -104,7 +104,8 @@ def test_threads_never_share_a_block(store: memory.Store) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert wrong == [] and store.kept <= 12 * (64 << 10)
+    most = 3 * len(threads)           # while a new block is lent to it, a thread still has its former two
+    assert wrong == [] and store.kept <= most * (64 << 10)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
